@@ -16,6 +16,9 @@
 //! # }
 //! ```
 //!
+//! Where plain files fall short of sysfs: root can read a write-only attribute and write into a file directly (use the
+//! socket), there are no uevents, and `/dev` nodes are files without a device behind them.
+//!
 //! From the outside in: [`Simulator`] (a directory), `server` (a socket), [`protocol`] (a language), `host` (one lock
 //! around everything), `machine` (the rules), `tree` (the files). Beliefs that no source settles are [`Quirks`].
 

@@ -122,6 +122,8 @@ fn admit(shared: &Arc<Shared>, id: u64, stream: UnixStream) -> io::Result<()> {
             // However the conversation ends, the client has gone.
             let _ = converse(&shared.host, caller, &own);
             shared.host.release_client(id);
+            // The other handle of this socket stays until the next connection; the client should not wait for that.
+            let _ = own.shutdown(Shutdown::Both);
         }
     })?;
     connections.insert(id, (stream, thread));

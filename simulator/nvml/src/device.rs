@@ -39,11 +39,13 @@ exports! { via device(device: nvmlDevice_t);
     fn nvmlDeviceGetName(name: TextOut, length: c_uint) |gpu| name.set(length, &gpu.name);
     fn nvmlDeviceGetUUID(uuid: TextOut, length: c_uint) |gpu| uuid.set(length, &gpu.uuid);
     fn nvmlDeviceGetSerial(serial: TextOut, length: c_uint) |gpu| serial.set(length, &gpu.serial);
-    fn nvmlDeviceGetVbiosVersion(version: TextOut, length: c_uint) |gpu| version.set(length, &gpu.vbios);
+    fn nvmlDeviceGetVbiosVersion(version: TextOut, length: c_uint)
+        |gpu| version.set(length, &gpu.vbios);
     fn nvmlDeviceGetIndex(index: Out<c_uint>) |gpu| index.set(gpu.index);
     fn nvmlDeviceGetMinorNumber(minor: Out<c_uint>) |gpu| minor.set(gpu.index);
     fn nvmlDeviceGetBrand(brand: Out<nvmlBrandType_t>) |_gpu| brand.set(BRAND_NVIDIA);
-    fn nvmlDeviceGetArchitecture(architecture: Out<nvmlDeviceArchitecture_t>) |gpu| architecture.set(gpu.architecture);
+    fn nvmlDeviceGetArchitecture(architecture: Out<nvmlDeviceArchitecture_t>)
+        |gpu| architecture.set(gpu.architecture);
     fn nvmlDeviceGetBoardId(id: Out<c_uint>) |gpu| id.set(c_uint::from(gpu.pci.bus) << 8);
     fn nvmlDeviceGetCudaComputeCapability(major: Out<c_int>, minor: Out<c_int>) |gpu| {
         major.set(gpu.compute_capability[0])?;
@@ -58,7 +60,8 @@ exports! { via device(device: nvmlDevice_t);
     fn nvmlDeviceGetDisplayMode(mode: Out<nvmlEnableState_t>) |_gpu| mode.set(DISABLED);
     fn nvmlDeviceGetDisplayActive(active: Out<nvmlEnableState_t>) |_gpu| active.set(DISABLED);
     fn nvmlDeviceGetComputeMode(mode: Out<nvmlComputeMode_t>) |_gpu| mode.set(0);
-    fn nvmlDeviceGetEccMode(current: Out<nvmlEnableState_t>, pending: Out<nvmlEnableState_t>) |_gpu| {
+    fn nvmlDeviceGetEccMode(current: Out<nvmlEnableState_t>, pending: Out<nvmlEnableState_t>)
+        |_gpu| {
         current.set(ENABLED)?;
         pending.set(ENABLED)
     };
@@ -86,7 +89,8 @@ exports! { via device(device: nvmlDevice_t);
         temperature.set(nvmlTemperature_t { temperature: gpu.temperature_c as c_int, ..asked })
     };
     // Shutdown and slowdown of a T4 (nvidia-smi -q: 96 and 93).
-    fn nvmlDeviceGetTemperatureThreshold(threshold: nvmlTemperatureThresholds_t, temperature: Out<c_uint>) |_gpu| {
+    fn nvmlDeviceGetTemperatureThreshold(threshold: nvmlTemperatureThresholds_t, temperature: Out<c_uint>)
+        |_gpu| {
         match threshold {
             0 => temperature.set(96),
             1 => temperature.set(93),
@@ -103,7 +107,8 @@ exports! { via device(device: nvmlDevice_t);
     fn nvmlDeviceGetPowerManagementLimit(mw: Out<c_uint>) |gpu| mw.set(gpu.power_limit_mw);
     fn nvmlDeviceGetPowerManagementDefaultLimit(mw: Out<c_uint>) |gpu| mw.set(gpu.power_limit_mw);
     fn nvmlDeviceGetEnforcedPowerLimit(mw: Out<c_uint>) |gpu| mw.set(gpu.power_limit_mw);
-    fn nvmlDeviceGetPowerManagementLimitConstraints(min_mw: Out<c_uint>, max_mw: Out<c_uint>) |gpu| {
+    fn nvmlDeviceGetPowerManagementLimitConstraints(min_mw: Out<c_uint>, max_mw: Out<c_uint>)
+        |gpu| {
         min_mw.set(gpu.power_limit_min_mw)?;
         max_mw.set(gpu.power_limit_mw)
     };
@@ -111,8 +116,10 @@ exports! { via device(device: nvmlDevice_t);
     fn nvmlDeviceGetPowerState(state: Out<nvmlPstates_t>) |_gpu| state.set(IDLE_PSTATE);
     fn nvmlDeviceGetCurrentClocksThrottleReasons(reasons: Out<c_ulonglong>) |_gpu| reasons.set(1);
     fn nvmlDeviceGetCurrentClocksEventReasons(reasons: Out<c_ulonglong>) |_gpu| reasons.set(1);
-    fn nvmlDeviceGetClockInfo(clock: nvmlClockType_t, mhz: Out<c_uint>) |gpu| mhz.set(of_clock(clock, gpu.sm_clock_mhz, gpu.memory_clock_mhz)?);
-    fn nvmlDeviceGetMaxClockInfo(clock: nvmlClockType_t, mhz: Out<c_uint>) |gpu| mhz.set(of_clock(clock, gpu.max_sm_clock_mhz, gpu.max_memory_clock_mhz)?);
+    fn nvmlDeviceGetClockInfo(clock: nvmlClockType_t, mhz: Out<c_uint>)
+        |gpu| mhz.set(of_clock(clock, gpu.sm_clock_mhz, gpu.memory_clock_mhz)?);
+    fn nvmlDeviceGetMaxClockInfo(clock: nvmlClockType_t, mhz: Out<c_uint>)
+        |gpu| mhz.set(of_clock(clock, gpu.max_sm_clock_mhz, gpu.max_memory_clock_mhz)?);
 }
 
 fn pci_info(gpu: &DeviceFacts) -> nvmlPciInfo_t {

@@ -11,16 +11,25 @@ use crate::{call::exports, pointer::Out};
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 exports! { via device(device: nvmlDevice_t);
-    fn nvmlDeviceGetComputeRunningProcesses(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) |gpu| infos.set_list(count, &v1(&gpu.processes));
-    fn nvmlDeviceGetComputeRunningProcesses_v2(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) |gpu| infos.set_list(count, &v2(&gpu.processes));
-    fn nvmlDeviceGetComputeRunningProcesses_v3(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) |gpu| infos.set_list(count, &v2(&gpu.processes));
+    fn nvmlDeviceGetComputeRunningProcesses(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>)
+        |gpu| infos.set_list(count, &v1(&gpu.processes));
+    fn nvmlDeviceGetComputeRunningProcesses_v2(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>)
+        |gpu| infos.set_list(count, &v2(&gpu.processes));
+    fn nvmlDeviceGetComputeRunningProcesses_v3(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>)
+        |gpu| infos.set_list(count, &v2(&gpu.processes));
     // Nothing here draws, and nothing runs under MPS.
-    fn nvmlDeviceGetGraphicsRunningProcesses(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) |_gpu| infos.set_list(count, &[]);
-    fn nvmlDeviceGetGraphicsRunningProcesses_v2(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) |_gpu| infos.set_list(count, &[]);
-    fn nvmlDeviceGetGraphicsRunningProcesses_v3(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) |_gpu| infos.set_list(count, &[]);
-    fn nvmlDeviceGetMPSComputeRunningProcesses(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>) |_gpu| infos.set_list(count, &[]);
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) |_gpu| infos.set_list(count, &[]);
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) |_gpu| infos.set_list(count, &[]);
+    fn nvmlDeviceGetGraphicsRunningProcesses(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>)
+        |_gpu| infos.set_list(count, &[]);
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>)
+        |_gpu| infos.set_list(count, &[]);
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>)
+        |_gpu| infos.set_list(count, &[]);
+    fn nvmlDeviceGetMPSComputeRunningProcesses(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v1_t>)
+        |_gpu| infos.set_list(count, &[]);
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>)
+        |_gpu| infos.set_list(count, &[]);
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>)
+        |_gpu| infos.set_list(count, &[]);
 }
 
 fn v1(processes: &[ProcessFacts]) -> Vec<nvmlProcessInfo_v1_t> {

@@ -96,8 +96,10 @@ macro_rules! host_calls {
 }
 
 host_calls! {
-    fn nvmlSystemGetDriverVersion(version: TextOut, length: c_uint) |host| version.set(length, &host.driver_version);
-    fn nvmlSystemGetNVMLVersion(version: TextOut, length: c_uint) |host| version.set(length, &nvml_version(host.cuda_version, &host.driver_version));
+    fn nvmlSystemGetDriverVersion(version: TextOut, length: c_uint)
+        |host| version.set(length, &host.driver_version);
+    fn nvmlSystemGetNVMLVersion(version: TextOut, length: c_uint)
+        |host| version.set(length, &nvml_version(host.cuda_version, &host.driver_version));
     fn nvmlSystemGetCudaDriverVersion(version: Out<c_int>) |host| version.set(host.cuda_version);
     fn nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) |host| version.set(host.cuda_version);
     fn nvmlDeviceGetCount(count: Out<c_uint>) |host| count.set(host.gpu_count);

@@ -27,8 +27,10 @@ exports! { via vgpu(device: nvmlDevice_t);
         let supported: Vec<u32> = vgpu.supported.iter().map(|(id, _)| *id).collect();
         ids.set_list(count, &supported)
     };
-    fn nvmlDeviceGetCreatableVgpus(count: Out<c_uint>, ids: Out<nvmlVgpuTypeId_t>) |vgpu| ids.set_list(count, &vgpu.creatable);
-    fn nvmlDeviceGetActiveVgpus(count: Out<c_uint>, instances: Out<nvmlVgpuInstance_t>) |vgpu| instances.set_list(count, &vgpu.active);
+    fn nvmlDeviceGetCreatableVgpus(count: Out<c_uint>, ids: Out<nvmlVgpuTypeId_t>)
+        |vgpu| ids.set_list(count, &vgpu.creatable);
+    fn nvmlDeviceGetActiveVgpus(count: Out<c_uint>, instances: Out<nvmlVgpuInstance_t>)
+        |vgpu| instances.set_list(count, &vgpu.active);
     fn nvmlVgpuTypeGetMaxInstances(id: nvmlVgpuTypeId_t, count: Out<c_uint>) |vgpu| {
         let found = vgpu.supported.iter().find(|(each, _)| *each == id).ok_or(INVALID_ARGUMENT)?;
         count.set(found.1)

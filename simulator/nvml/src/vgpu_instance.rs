@@ -43,21 +43,27 @@ impl Versioned for nvmlVgpuRuntimeState_t {
 
 exports! { via vgpu_instance(instance: nvmlVgpuInstance_t);
     fn nvmlVgpuInstanceGetUUID(uuid: TextOut, length: c_uint) |vgpu| uuid.set(length, &vgpu.uuid);
-    fn nvmlVgpuInstanceGetMdevUUID(uuid: TextOut, length: c_uint) |vgpu| uuid.set(length, &vgpu.mdev_uuid);
+    fn nvmlVgpuInstanceGetMdevUUID(uuid: TextOut, length: c_uint)
+        |vgpu| uuid.set(length, &vgpu.mdev_uuid);
     fn nvmlVgpuInstanceGetVmID(id: TextOut, length: c_uint, kind: Out<nvmlVgpuVmIdType_t>) |vgpu| {
         id.set(length, &vgpu.vm_id)?;
         kind.set(VM_ID_UUID)
     };
-    fn nvmlVgpuInstanceGetVmDriverVersion(version: TextOut, length: c_uint) |_vgpu| version.set(length, GUEST_DRIVER);
+    fn nvmlVgpuInstanceGetVmDriverVersion(version: TextOut, length: c_uint)
+        |_vgpu| version.set(length, GUEST_DRIVER);
     fn nvmlVgpuInstanceGetType(id: Out<nvmlVgpuTypeId_t>) |vgpu| id.set(vgpu.type_id);
     fn nvmlVgpuInstanceGetFbUsage(bytes: Out<c_ulonglong>) |vgpu| bytes.set(vgpu.framebuffer_bytes);
-    fn nvmlVgpuInstanceGetFrameRateLimit(frames_per_second: Out<c_uint>) |vgpu| frames_per_second.set(vgpu.frame_rate_limit);
+    fn nvmlVgpuInstanceGetFrameRateLimit(frames_per_second: Out<c_uint>)
+        |vgpu| frames_per_second.set(vgpu.frame_rate_limit);
     fn nvmlVgpuInstanceGetEccMode(mode: Out<nvmlEnableState_t>) |_vgpu| mode.set(1);
     fn nvmlVgpuInstanceGetGpuInstanceId(id: Out<c_uint>) |_vgpu| id.set(NO_INSTANCE);
-    fn nvmlVgpuInstanceGetGpuPciId(_address: TextOut, _length: Out<c_uint>) |_vgpu| Err(NOT_SUPPORTED);
+    fn nvmlVgpuInstanceGetGpuPciId(_address: TextOut, _length: Out<c_uint>)
+        |_vgpu| Err(NOT_SUPPORTED);
     fn nvmlVgpuInstanceGetLicenseStatus(licensed: Out<c_uint>) |_vgpu| licensed.set(0);
-    fn nvmlVgpuInstanceGetLicenseInfo(info: Out<nvmlVgpuLicenseInfo_t>) |_vgpu| info.set(UNLICENSED);
-    fn nvmlVgpuInstanceGetLicenseInfo_v2(info: Out<nvmlVgpuLicenseInfo_t>) |_vgpu| info.set(UNLICENSED);
+    fn nvmlVgpuInstanceGetLicenseInfo(info: Out<nvmlVgpuLicenseInfo_t>)
+        |_vgpu| info.set(UNLICENSED);
+    fn nvmlVgpuInstanceGetLicenseInfo_v2(info: Out<nvmlVgpuLicenseInfo_t>)
+        |_vgpu| info.set(UNLICENSED);
     fn nvmlVgpuInstanceGetPlacementId(placement: Out<nvmlVgpuPlacementId_t>) |_vgpu| {
         let asked = placement.get_versioned()?;
         placement.set(nvmlVgpuPlacementId_t { placementId: NO_PLACEMENT, ..asked })

@@ -1,6 +1,10 @@
 //! The host as its files: what a reader finds, and that it never finds half of it.
 
-use std::fs;
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use crate::fixture::{FIRST, Fixture, SECOND, remove, uuid};
 
@@ -144,31 +148,34 @@ fn device_has_every_link_that_the_kernel_makes() {
 fn reader_never_sees_a_half_made_device() {
     let host = Fixture::builtin("t4");
     let devices = host.path("/sys/bus/mdev/devices");
-    let done = std::sync::atomic::AtomicBool::new(false);
-    let seen = std::thread::scope(|scope| {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut seen = 0;
-            while !done.load(std::sync::atomic::Ordering::SeqCst) {
-                // Removal takes names away one by one, as the kernel does; only creation has to be whole.
-                for entry in fs::read_dir(&devices).unwrap().flatten() {
-                    let text = fs::read_to_string(entry.path().join("nvidia/vm_name"));
-                    let link = fs::read_link(entry.path().join("mdev_type"));
-                    if entry.path().is_symlink() && entry.path().join("remove").exists() {
-                        assert_eq!(text.unwrap(), "\n");
-                        link.unwrap();
-                        seen += 1;
-                    }
+            loop {
+                // Read before looking, so that the last round sees every device.
+                let last = done.load(Ordering::SeqCst);
+                let mut seen = 0;
+                for entry in fs::read_dir(&devices).unwrap().map(Result::unwrap) {
+                    assert_eq!(
+                        fs::read_to_string(entry.path().join("nvidia/vm_name")).unwrap(),
+                        "\n"
+                    );
+                    assert!(entry.path().join("mdev_type/name").is_file());
+                    assert!(entry.path().join("iommu_group/devices").is_dir());
+                    assert!(entry.path().join("remove").is_file());
+                    seen += 1;
+                }
+                if last {
+                    return seen;
                 }
             }
-            seen
         });
         for n in 1..=16 {
             host.create(FIRST, 230, uuid(n));
         }
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
-        reader.join().unwrap()
+        done.store(true, Ordering::SeqCst);
+        assert_eq!(reader.join().unwrap(), 16);
     });
-    assert!(seen > 0 || host.client().state().unwrap().mdevs.len() == 16);
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! The simulator through its doors: files, socket, NVML library and program.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "test support panics like the tests it serves"
+)]
+
 mod concurrency;
 mod errno;
 mod faults;

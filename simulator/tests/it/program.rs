@@ -1,8 +1,9 @@
 //! `gpuhook-simulator` as a process, and processes as its clients.
 
 use std::{
+    fs,
     io::{BufRead, BufReader, Write},
-    os::unix::net::UnixStream,
+    os::unix::{fs::PermissionsExt, net::UnixStream, process::CommandExt},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
 };
@@ -172,4 +173,47 @@ fn line_that_is_no_request_gets_a_sentence_and_the_next_one_an_answer() {
         reader.read_line(&mut line).unwrap();
         assert!(line.starts_with(expect), "{request}: {line}");
     }
+}
+
+#[test]
+fn overlong_line_ends_the_connection() {
+    let host = Fixture::builtin("t4");
+    let stream = UnixStream::connect(host.simulator.socket()).unwrap();
+    // The simulator may hang up before all of it is written.
+    let _ = (&stream).write_all(&vec![b'x'; 2 << 20]);
+    let mut lines = BufReader::new(&stream).lines();
+    assert!(
+        lines
+            .next()
+            .is_none_or(|line| line.is_err() || line.unwrap().contains("not a request"))
+    );
+    assert!(lines.next().is_none_or(|line| line.is_err()));
+}
+
+#[test]
+fn user_who_is_not_root_may_not_write() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can become someone else; the simulator's own user counts as root.
+        return;
+    }
+    let host = Fixture::builtin("t4");
+    for (path, mode) in [
+        (host.simulator.dir().to_owned(), 0o755),
+        (host.simulator.socket(), 0o777),
+    ] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\ns.sendall(sys.argv[2].encode() + b'\\n')\nprint(s.recv(99).decode().strip())";
+    let request = format!(
+        "{{\"attribute_write\":{{\"path\":\"{}\",\"bytes\":\"\"}}}}",
+        crate::fixture::create(FIRST, 232)
+    );
+    let mut command = Command::new("python3");
+    command
+        .args(["-c", script])
+        .arg(host.simulator.socket())
+        .arg(request)
+        .uid(65534)
+        .current_dir("/");
+    assert_eq!(Program::start(&mut command).line(), "{\"errno\":13}\n");
 }
