@@ -54,20 +54,14 @@ struct Inner {
     generation: u64,
     /// Grows with `release`: a held write goes on when it is newer than at its beginning.
     releases: u64,
-    sessions: BTreeMap<u64, Session>,
+    /// Connections with the driver open through NVML, and their processes.
+    sessions: BTreeMap<u64, u32>,
     waiting: BTreeMap<u64, (String, u32, WaitCause)>,
     next_write: u64,
     writes: WriteCounters,
     recent_writes: VecDeque<FinishedWrite>,
     nvml_calls: u64,
     phase: Phase,
-}
-
-/// A client with the driver open through NVML.
-#[derive(Debug, Clone, Copy)]
-struct Session {
-    pid: u32,
-    boot: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

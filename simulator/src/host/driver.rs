@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Caller, Host, Inner, Session};
+use uuid::Uuid;
+
+use super::{Caller, Host, Inner};
 use crate::{
     board::VgpuType,
     facts::{DeviceFacts, HostFacts, ProcessFacts, VgpuFacts, VgpuInstanceFacts, VgpuTypeFacts},
@@ -47,23 +49,12 @@ impl Host {
 
 impl Inner {
     fn nvml(&mut self, caller: Caller, query: &Query) -> Result<Option<NvmlValue>, u32> {
-        let boot = self.machine.boot;
         if *query == Query::Init {
-            self.sessions.insert(
-                caller.connection,
-                Session {
-                    pid: caller.pid,
-                    boot,
-                },
-            );
+            self.sessions.insert(caller.connection, caller.pid);
             return Ok(None);
         }
-        // A session of an earlier boot belongs to a process that cannot exist any more.
-        if self
-            .sessions
-            .get(&caller.connection)
-            .is_none_or(|session| session.boot != boot)
-        {
+        // A reboot has ended the sessions of before: their processes cannot exist any more.
+        if !self.sessions.contains_key(&caller.connection) {
             return Err(UNINITIALIZED);
         }
         Ok(Some(match query {
@@ -220,15 +211,15 @@ impl Inner {
         let holds = |mdev: &&Mdev| mdev.vm.as_ref().is_some_and(|vm| vm.instance == instance);
         let mdev = self.machine.mdevs.values().find(holds).ok_or(NOT_FOUND)?;
         let (_, vgpu_type) = self.vgpu_type(mdev.type_id).ok_or(INVALID_ARGUMENT)?;
-        // On KVM the vGPU's UUID is the mdev's, and so is the VM's id as the plugin knows it.
+        // On KVM the vGPU's UUID is the mdev's, and the VM's id is QEMU's `-uuid`: here one that its name always has.
+        let vm_id = mdev
+            .vm
+            .as_ref()
+            .map(|vm| Uuid::new_v5(&mdev.uuid, vm.name.as_bytes()));
         Ok(VgpuInstanceFacts {
             uuid: mdev.uuid.to_string(),
             mdev_uuid: mdev.uuid.to_string(),
-            vm_id: mdev
-                .vm
-                .as_ref()
-                .map(|vm| vm.name.clone())
-                .unwrap_or_default(),
+            vm_id: vm_id.unwrap_or_default().to_string(),
             type_id: mdev.type_id,
             framebuffer_bytes: mdev.framebuffer_mib * MIB,
             frame_rate_limit: vgpu_type.frame_rate_limit,

@@ -80,8 +80,8 @@ impl Inner {
     }
 
     fn holders(&self) -> Vec<HolderState> {
-        let sessions = self.sessions.values().map(|session| HolderState {
-            pid: session.pid,
+        let sessions = self.sessions.values().map(|pid| HolderState {
+            pid: *pid,
             kind: HolderKind::Nvml,
         });
         let processes = self.machine.gpus.iter().flat_map(|gpu| {

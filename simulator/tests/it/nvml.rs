@@ -1,7 +1,10 @@
 //! The host through the NVML library, as `nvml-wrapper` (the agent's crate) reads hardware.
 
 use nvml_wrapper::{
-    Nvml, enum_wrappers::device::TemperatureSensor, enums::device::UsedGpuMemory, error::NvmlError,
+    Nvml,
+    enum_wrappers::{device::TemperatureSensor, vgpu::VmId},
+    enums::device::UsedGpuMemory,
+    error::NvmlError,
 };
 use simulator::{Fault, Window};
 
@@ -114,6 +117,7 @@ fn vgpu_is_active_only_while_a_vm_has_it_open() {
     assert_eq!(active[0].mdev_uuid().unwrap(), uuid(1).to_string());
     assert_eq!(active[0].instance_type().unwrap().id(), 232);
     assert_eq!(active[0].fb_usage().unwrap(), 4096 << 20);
+    assert!(matches!(active[0].vm_id().unwrap(), VmId::Uuid(_)));
     assert_eq!(device.memory_info().unwrap().used, 4096 << 20);
     host.client().vm_close(uuid(1)).unwrap();
     assert!(matches!(active[0].fb_usage(), Err(NvmlError::NotFound)));
