@@ -1,1 +1,7 @@
-//! Placeholder while the house is laid out.
+//! The front door: verifies webhooks, accepts operations, settles results, posts callbacks.
+
+pub mod callback;
+
+pub mod results;
+
+pub mod sweep;
