@@ -17,6 +17,9 @@ fn loads() -> impl Strategy<Value = Vec<Vec<Load>>> {
     proptest::collection::vec(proptest::collection::vec(board, 0..3), 0..3)
 }
 
+/// One host with what is promised of it.
+type Host = (HostInventory, Vec<Reservation>);
+
 /// The model's board: sizes that stand on it.
 #[derive(Default)]
 struct Board(Vec<u64>);
@@ -33,7 +36,7 @@ impl Board {
 }
 
 /// Builds hosts whose loads are possible (an impossible entry is left out), with the model's boards.
-fn build(loads: &[Vec<Load>]) -> (Vec<(HostInventory, Vec<Reservation>)>, Vec<Vec<Board>>) {
+fn build(loads: &[Vec<Load>]) -> (Vec<Host>, Vec<Vec<Board>>) {
     let mut hosts = Vec::new();
     let mut model = Vec::new();
     for (number, boards) in loads.iter().enumerate() {
