@@ -5,3 +5,5 @@ pub mod callback;
 pub mod results;
 
 pub mod sweep;
+
+mod shutdown;

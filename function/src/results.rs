@@ -23,6 +23,7 @@ use backplane::{Clock, Reads, ReceiveError, Receiver, Store, StoreError};
 use events::result::HostEvent;
 use tokio::sync::watch;
 
+use crate::shutdown::requested;
 use verification::{Unverified, verify};
 
 /// Pause after the queue did not answer.
@@ -103,13 +104,13 @@ impl ResultsWorker {
             let turn = self.turn(receiver);
             let pause = tokio::select! {
                 biased;
-                _ = shutdown.wait_for(|stop| *stop) => return,
+                () = requested(&mut shutdown) => return,
                 turn = turn => turn,
             };
             if let Err(error) = pause {
                 tracing::warn!(%error, "results cannot be received");
                 tokio::select! {
-                    _ = shutdown.wait_for(|stop| *stop) => return,
+                    () = requested(&mut shutdown) => return,
                     () = tokio::time::sleep(RECEIVE_PAUSE) => {}
                 }
             }

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::callback::Callbacks;
+use crate::shutdown::requested;
 
 /// How often due rows are looked for when nobody pokes.
 const TICK: Duration = Duration::from_secs(1);
@@ -129,7 +130,7 @@ impl Sweep {
         loop {
             tokio::select! {
                 biased;
-                _ = shutdown.wait_for(|stop| *stop) => break,
+                () = requested(&mut shutdown) => break,
                 Some(ended) = tasks.join_next() => report_panic(ended),
                 _ = tick.tick() => self.start_due(&mut tasks).await,
                 () = self.poked.notified() => self.start_due(&mut tasks).await,
