@@ -1,5 +1,9 @@
 //! The front door: verifies webhooks, accepts operations, settles results, posts callbacks.
 
+pub mod signature;
+
+pub mod policy;
+
 pub mod callback;
 
 pub mod results;
