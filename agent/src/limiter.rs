@@ -20,13 +20,23 @@ pub trait Limiter: Send + Sync {
     ///
     /// # Errors
     /// Something could not be written or read back differently.
-    fn ensure(&self, group: &GroupName, limits: &Limits, numa_node: Option<u16>) -> Result<Enforcement, LimitError>;
+    fn ensure(
+        &self,
+        group: &GroupName,
+        limits: &Limits,
+        numa_node: Option<u16>,
+    ) -> Result<Enforcement, LimitError>;
 
     /// Differences between `limits` and what the kernel has for `group` now; empty when they hold.
     ///
     /// # Errors
     /// The kernel's files cannot be read.
-    fn drift(&self, group: &GroupName, limits: &Limits, numa_node: Option<u16>) -> Result<Vec<String>, LimitError>;
+    fn drift(
+        &self,
+        group: &GroupName,
+        limits: &Limits,
+        numa_node: Option<u16>,
+    ) -> Result<Vec<String>, LimitError>;
 
     /// Removes `group` from every hierarchy; absent is success. Never kills: live processes are an
     /// error that lists them.

@@ -1,0 +1,197 @@
+//! Intake: one message at a time from the queue into the ledger. The message is acknowledged once
+//! the ledger has it; from then on the queue does not matter.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use backplane::{Message, Receiver};
+use events::command::COMMAND_TYPE;
+use events::envelope::{self, EnvelopeError};
+use events::key::PublicKey;
+use events::outcome::Failure;
+use events::result::{EventData, EventKind};
+use events::{Code, Command};
+use tokio::sync::watch;
+
+use crate::config::Allow;
+use crate::ledger::{LedgerError, NewEvent};
+use crate::operation::admit::{Admit, admit};
+use crate::worker::{Job, Workers, gpu_of};
+
+/// Longest long poll.
+const WAIT: Duration = Duration::from_secs(20);
+/// Pause after the queue or the ledger failed; the first doubles up to the last.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+
+/// Takes commands from the queue.
+pub struct Intake {
+    /// The end of this host's queue.
+    pub receiver: Arc<dyn Receiver>,
+    /// Keys that commands may be signed with.
+    pub keys: Vec<PublicKey>,
+    /// What this host executes.
+    pub allow: Allow,
+    /// Where accepted work goes.
+    pub workers: Arc<Workers>,
+    /// Unix milliseconds of the last poll that the queue answered.
+    pub polled_at_ms: Arc<AtomicI64>,
+}
+
+impl Intake {
+    /// Polls until told to stop.
+    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let mut pause = BACKOFF[0];
+        loop {
+            let received = tokio::select! {
+                received = self.receiver.receive(WAIT) => received,
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            let taken = match received {
+                Ok(message) => {
+                    self.polled_at_ms
+                        .store(self.workers.shared().clock.now_ms(), Ordering::Relaxed);
+                    match message {
+                        Some(message) => self
+                            .take(message)
+                            .await
+                            .map_err(|error| crate::chain(&error)),
+                        None => Ok(()),
+                    }
+                }
+                Err(error) => Err(crate::chain(&error)),
+            };
+            match taken {
+                Ok(()) => pause = BACKOFF[0],
+                Err(error) => {
+                    tracing::warn!(
+                        error,
+                        pause_ms = pause.as_millis(),
+                        "commands cannot be taken now"
+                    );
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        _ = stop.wait_for(|stop| *stop) => return,
+                    }
+                    pause = (pause * 2).min(BACKOFF[1]);
+                }
+            }
+        }
+    }
+
+    /// Takes one message. An error means that the ledger could not have it: it stays with the queue.
+    async fn take(self: &Arc<Self>, message: Message) -> Result<(), LedgerError> {
+        let (intake, body) = (Arc::clone(self), message.body);
+        let job = tokio::task::spawn_blocking(move || intake.enter(&body)).await;
+        let accepted = job.expect("intake does not panic")?;
+        // A lost receipt means that the message comes again; the ledger knows it then.
+        if let Err(error) = self.receiver.ack(&message.receipt).await {
+            tracing::warn!(
+                error = crate::chain(&error),
+                "a command could not be acknowledged; it will come again"
+            );
+        }
+        if let Some(command) = accepted {
+            let workers = Arc::clone(&self.workers);
+            let id = command.operation.allocation(&command.tenant);
+            let known = id
+                .map(|id| workers.shared().ledger.allocation(id))
+                .transpose()?
+                .flatten();
+            let gpu = gpu_of(&command, known.as_ref());
+            let queued = tokio::task::spawn_blocking(move || {
+                workers.enqueue(gpu.as_ref(), Job::Operation(command.op_id))
+            })
+            .await;
+            queued.expect("queueing does not panic");
+        }
+        Ok(())
+    }
+
+    /// From bytes to ledger: verify, then parse, then decide. Returns what is to be worked on.
+    fn enter(&self, body: &str) -> Result<Option<Command>, LedgerError> {
+        let shared = self.workers.shared();
+        let (ledger, now_ms) = (&shared.ledger, shared.clock.now_ms());
+        let opened = envelope::open_bytes(body, COMMAND_TYPE, &self.keys);
+        let parsed = opened.and_then(|payload| {
+            let command =
+                serde_json::from_slice::<Command>(&payload).map_err(EnvelopeError::Payload)?;
+            Ok((command, digest(&payload)))
+        });
+        let (command, hash) = match parsed {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                tracing::error!(
+                    error = crate::chain(&error),
+                    "a message on the command queue is not a command for this host; kept aside"
+                );
+                ledger.dead_letter(body, &error.to_string(), now_ms / 1000)?;
+                return Ok(None);
+            }
+        };
+        let known = ledger.known(&command, now_ms / 1000)?;
+        let decided = admit(
+            &command,
+            &hash,
+            &known,
+            &self.allow,
+            &shared.host,
+            now_ms / 1000,
+        );
+        let event = |kind, failure| NewEvent {
+            kind,
+            subject: command.op_id.to_string(),
+            tenant: Some(command.tenant.clone()),
+            data: EventData {
+                op_id: Some(command.op_id),
+                allocation: command.operation.allocation(&command.tenant),
+                revision: Some(command.revision),
+                failure,
+                ..EventData::default()
+            },
+            now_ms,
+        };
+        match decided {
+            Admit::Accept => {
+                ledger.take(
+                    &command,
+                    &hash,
+                    event(EventKind::OperationAccepted, None),
+                    false,
+                )?;
+                (shared.on_event)();
+                return Ok(Some(command));
+            }
+            Admit::Known => ledger.report_again(command.op_id)?,
+            Admit::Refuse(failure) => ledger.take(
+                &command,
+                &hash,
+                event(EventKind::OperationRefused, Some(failure)),
+                true,
+            )?,
+            Admit::Expire => {
+                let failure = Failure::new(
+                    Code::Expired,
+                    "the command reached its host after its expiry; nothing was done",
+                );
+                ledger.take(
+                    &command,
+                    &hash,
+                    event(EventKind::OperationExpired, Some(failure)),
+                    true,
+                )?;
+            }
+            Admit::DeadLetter(reason) => {
+                tracing::error!(operation.id = %command.op_id, reason, "a signed command cannot be executed here; kept aside");
+                ledger.dead_letter(body, reason, now_ms / 1000)?;
+            }
+        }
+        (shared.on_event)();
+        Ok(None)
+    }
+}
+
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}

@@ -1,0 +1,174 @@
+//! The ledger's file: made on first enrolment only, recognised ever after, never replaced.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+/// `GPHL` in SQLite's header: this file is a gpuhook ledger.
+const APPLICATION_ID: i32 = 0x4750_484c;
+/// Version of `schema.sql`.
+const SCHEMA_VERSION: i32 = 1;
+/// Present once a ledger was made: a state folder that has it and no ledger has lost it.
+const MARKER: &str = "enrolled";
+
+/// Why a ledger cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It was there once.
+    #[error(
+        "{path} is gone, though this host was enrolled: restore it, or remove the file 'enrolled' beside it to start with an empty ledger"
+    )]
+    Lost {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// Not a SQLite file, or damaged.
+    #[error(
+        "{path} is not a readable SQLite database: it is damaged or something else; it was left as it is"
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's reason.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// Of another program.
+    #[error("{path} is not a gpuhook ledger (application id {found:#x}); it was left as it is")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Its application id.
+        found: i32,
+    },
+    /// Made by a newer version.
+    #[error(
+        "{path} has schema version {found}, newer than this program's {SCHEMA_VERSION}: use the newer program"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its schema version.
+        found: i32,
+    },
+    /// The file system refuses.
+    #[error("cannot use {path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Its reason.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Opens the ledger of a state folder; makes it in a folder that never had one.
+pub(super) fn open(state_dir: &Path) -> Result<Connection, FileError> {
+    let path = state_dir.join("ledger.db");
+    let io = |source| FileError::Io {
+        path: path.clone(),
+        source,
+    };
+    let mut folder = std::fs::DirBuilder::new();
+    std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+    folder.recursive(true).create(state_dir).map_err(io)?;
+    let marker = state_dir.join(MARKER);
+    if !path.exists() {
+        if marker.exists() {
+            return Err(FileError::Lost { path });
+        }
+        create(&path)?;
+    }
+    if !marker.exists() {
+        std::fs::write(
+            &marker,
+            "the ledger beside this file belongs to an enrolled host\n",
+        )
+        .map_err(io)?;
+    }
+    check(&path)?;
+    let unreadable = |source| FileError::Unreadable {
+        path: path.clone(),
+        source,
+    };
+    let connection = Connection::open_with_flags(
+        &path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(unreadable)?;
+    // Two agents over one ledger would both own the hardware: the second fails here, at once.
+    connection
+        .pragma_update(None, "locking_mode", "EXCLUSIVE")
+        .map_err(unreadable)?;
+    connection
+        .pragma_update(None, "journal_mode", "WAL")
+        .map_err(unreadable)?;
+    connection
+        .pragma_update(None, "synchronous", "FULL")
+        .map_err(unreadable)?;
+    Ok(connection)
+}
+
+fn create(path: &Path) -> Result<(), FileError> {
+    let io = |source| FileError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let unreadable = |source| FileError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let building = path.with_extension("building");
+    match std::fs::remove_file(&building) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    let connection = Connection::open(&building).map_err(unreadable)?;
+    connection
+        .execute_batch(include_str!("schema.sql"))
+        .map_err(unreadable)?;
+    connection
+        .pragma_update(None, "application_id", APPLICATION_ID)
+        .map_err(unreadable)?;
+    connection
+        .pragma_update(None, "user_version", SCHEMA_VERSION)
+        .map_err(unreadable)?;
+    connection.close().map_err(|(_, error)| unreadable(error))?;
+    std::fs::File::open(&building)
+        .and_then(|file| file.sync_all())
+        .map_err(io)?;
+    std::fs::rename(&building, path).map_err(io)?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(io)
+}
+
+/// Looks without changing anything.
+fn check(path: &Path) -> Result<(), FileError> {
+    let unreadable = |source| FileError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let connection =
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(unreadable)?;
+    let pragma = |name: &str| {
+        connection
+            .pragma_query_value(None, name, |row| row.get::<_, i32>(0))
+            .map_err(unreadable)
+    };
+    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+    if application != APPLICATION_ID {
+        return Err(FileError::Foreign {
+            path: path.to_owned(),
+            found: application,
+        });
+    }
+    if version > SCHEMA_VERSION {
+        return Err(FileError::Newer {
+            path: path.to_owned(),
+            found: version,
+        });
+    }
+    Ok(())
+}

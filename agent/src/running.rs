@@ -1,0 +1,192 @@
+//! Bring-up and take-down: recover first, then reconcile, then poll.
+
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex, mpsc};
+
+use backplane::{Clock, Receiver, Sender};
+use events::outcome::HealthCheck;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use crate::config::Config;
+use crate::intake::Intake;
+use crate::ledger::{FileError, Ledger, LedgerError};
+use crate::limiter::Limiter;
+use crate::partitioner::Partitioner;
+use crate::reconciler::{Reconciler, Snapshot};
+use crate::reporter::Reporter;
+use crate::server::Server;
+use crate::worker::{Job, Shared, Workers, gpu_of};
+
+/// Why the agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its ledger cannot be used.
+    #[error("ledger cannot be opened")]
+    File(#[from] FileError),
+    /// Its ledger cannot be read.
+    #[error("ledger cannot be read")]
+    Ledger(#[from] LedgerError),
+    /// Its server cannot listen.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// The ends that an agent works between.
+pub struct Ends {
+    /// This host's command queue.
+    pub receiver: Arc<dyn Receiver>,
+    /// The results queue.
+    pub sender: Arc<dyn Sender>,
+    /// The GPUs.
+    pub partitioner: Arc<dyn Partitioner>,
+    /// The control groups.
+    pub limiter: Arc<dyn Limiter>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Health checks, for `inspect`.
+    pub checks: Arc<dyn Fn() -> Vec<HealthCheck> + Send + Sync>,
+}
+
+/// A running agent.
+pub struct Running {
+    server: Server,
+    workers: Arc<Workers>,
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+    reporter: (watch::Sender<bool>, JoinHandle<()>),
+    reconciler: (mpsc::Sender<()>, std::thread::JoinHandle<()>),
+}
+
+/// Starts an agent on the current runtime.
+///
+/// # Errors
+/// See [`StartError`].
+pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
+    let ledger = Arc::new(Ledger::open(&config.state_dir, &config.host)?);
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .map_err(|source| StartError::Listen {
+            address: config.listen,
+            source,
+        })?;
+    let (stop, stopped) = watch::channel(false);
+    let poke = Arc::new(Notify::new());
+    let on_event = {
+        let poke = Arc::clone(&poke);
+        Arc::new(move || poke.notify_one())
+    };
+    let polled_at_ms = Arc::new(AtomicI64::new(ends.clock.now_ms()));
+    let shared = Arc::new(Shared {
+        host: config.host.clone(),
+        ledger: Arc::clone(&ledger),
+        partitioner: ends.partitioner,
+        limiter: ends.limiter,
+        clock: ends.clock,
+        checks: ends.checks,
+        on_event,
+    });
+    let workers = Arc::new(Workers::new(Arc::clone(&shared)));
+    resume(&workers)?;
+    let snapshot = Arc::new(Mutex::new(Snapshot::default()));
+    let reconciler = Reconciler {
+        workers: Arc::clone(&workers),
+        snapshot: Arc::clone(&snapshot),
+    };
+    let (end, ended) = mpsc::channel();
+    let reconciler = std::thread::Builder::new()
+        .name("reconciler".to_owned())
+        .spawn(move || reconciler.run(&ended))
+        .expect("a thread can be started");
+    let reporter = Arc::new(Reporter {
+        ledger,
+        sender: ends.sender,
+        key: config.host_key,
+        host: config.host,
+        poke,
+    });
+    // Its own end: it stops last, after what the workers still had to say.
+    let (silence, silenced) = watch::channel(false);
+    let reporter = tokio::spawn(reporter.run(silenced));
+    let intake = Intake {
+        receiver: ends.receiver,
+        keys: config.function_keys,
+        allow: config.allow,
+        workers: Arc::clone(&workers),
+        polled_at_ms: Arc::clone(&polled_at_ms),
+    };
+    let server = Server {
+        shared,
+        snapshot,
+        polled_at_ms,
+    };
+    let serving = axum::serve(listener, server.clone().router())
+        .with_graceful_shutdown(until(stopped.clone()));
+    let tasks = vec![
+        tokio::spawn(Arc::new(intake).run(stopped)),
+        tokio::spawn(async move {
+            let _ = serving.await;
+        }),
+    ];
+    Ok(Running {
+        server,
+        workers,
+        stop,
+        tasks,
+        reporter: (silence, reporter),
+        reconciler: (end, reconciler),
+    })
+}
+
+async fn until(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+/// Work that a crash interrupted goes on before anything new is taken.
+fn resume(workers: &Workers) -> Result<(), LedgerError> {
+    let ledger = &workers.shared().ledger;
+    for command in ledger.open_operations()? {
+        let id = command.operation.allocation(&command.tenant);
+        let known = id.map(|id| ledger.allocation(id)).transpose()?.flatten();
+        tracing::info!(operation.id = %command.op_id, operation.name = command.operation.name(), "resuming an operation");
+        workers.enqueue(
+            gpu_of(&command, known.as_ref()).as_ref(),
+            Job::Operation(command.op_id),
+        );
+    }
+    Ok(())
+}
+
+impl Running {
+    /// The status that `/status` gives.
+    #[must_use]
+    pub fn status(&self) -> serde_json::Value {
+        self.server.status()
+    }
+
+    /// Stops taking work, finishes the steps under way, and sends what there is to say.
+    pub async fn shutdown(self) {
+        let _ = self.stop.send(true);
+        for task in self.tasks {
+            let _ = task.await;
+        }
+        let (end, reconciler) = self.reconciler;
+        let workers = self.workers;
+        let stopped = tokio::task::spawn_blocking(move || {
+            drop(end);
+            let _ = reconciler.join();
+            workers.stop();
+        });
+        let _ = stopped.await;
+        let (silence, reporter) = self.reporter;
+        let _ = silence.send(true);
+        let _ = reporter.await;
+    }
+}

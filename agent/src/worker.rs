@@ -1,0 +1,314 @@
+//! The workers: one thread per GPU, the only place where effects on that GPU happen.
+//!
+//! Whatever wants something of a GPU (a command, a lease, drift, a start) enters its queue; the
+//! worker observes, plans the next step, records it, does it, and looks again.
+
+mod allocate;
+
+mod effects;
+
+mod handles;
+
+mod release;
+
+mod repair;
+
+mod report;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use backplane::Clock;
+use events::inventory::HostInventory;
+use events::outcome::{Failure, HealthCheck, Inspected, Outcome};
+use events::result::{EventData, EventKind};
+use events::{AllocationId, Code, Command, GpuUuid, HostName, Operation, OperationId};
+
+use crate::ledger::{Change, Ledger, LedgerError, NewEvent};
+use crate::limiter::Limiter;
+use crate::partitioner::{Observation, PartitionError, Partitioner};
+
+pub(crate) use allocate::gpu_of;
+
+/// Work that may wait for one GPU. A full queue makes intake wait, and the message stay with the queue.
+const QUEUE: usize = 256;
+
+/// Something to do on one GPU.
+#[derive(Debug, Clone, Copy)]
+pub enum Job {
+    /// An operation in the ledger.
+    Operation(OperationId),
+    /// An allocation whose lease has ended.
+    Expire(AllocationId),
+    /// Compare with what is desired, and repair.
+    Repair,
+}
+
+/// What every worker shares.
+pub struct Shared {
+    /// This host.
+    pub host: HostName,
+    /// The ledger.
+    pub ledger: Arc<Ledger>,
+    /// The GPUs.
+    pub partitioner: Arc<dyn Partitioner>,
+    /// The control groups.
+    pub limiter: Arc<dyn Limiter>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Health checks, for `inspect`.
+    pub checks: Arc<dyn Fn() -> Vec<HealthCheck> + Send + Sync>,
+    /// Called after something was put into the outbox.
+    pub on_event: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// Why an operation could not be ended in the ledger's terms.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// The ledger cannot be written: nothing may be done until it can.
+    #[error("ledger failed")]
+    Ledger(#[from] LedgerError),
+    /// The host cannot be observed now; the work stays open.
+    #[error("host cannot be observed")]
+    Observe(#[from] PartitionError),
+}
+
+/// The running workers, by GPU. GPUs are added as they are seen.
+pub struct Workers {
+    shared: Arc<Shared>,
+    threads: std::sync::Mutex<BTreeMap<Option<GpuUuid>, Worker>>,
+}
+
+/// One worker: the end of its queue, and its thread.
+type Worker = (mpsc::SyncSender<Job>, JoinHandle<()>);
+
+impl Workers {
+    /// No workers yet.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            threads: std::sync::Mutex::default(),
+        }
+    }
+
+    /// What the workers share.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Queues work for a GPU (or for the host as a whole), starting its worker on first use. Blocks
+    /// while that queue is full.
+    pub fn enqueue(&self, gpu: Option<&GpuUuid>, job: Job) {
+        let sender = {
+            let mut threads = self
+                .threads
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let entry = threads
+                .entry(gpu.cloned())
+                .or_insert_with(|| start(&self.shared, gpu.cloned()));
+            entry.0.clone()
+        };
+        // The worker ends only after its sender is dropped, in `stop`.
+        let _ = sender.send(job);
+    }
+
+    /// Lets every worker finish what it is at, and ends it. Queued work is in the ledger.
+    pub fn stop(&self) {
+        let threads = std::mem::take(
+            &mut *self
+                .threads
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        for (_, (sender, thread)) in threads {
+            drop(sender);
+            let _ = thread.join();
+        }
+    }
+}
+
+fn start(shared: &Arc<Shared>, gpu: Option<GpuUuid>) -> Worker {
+    let (sender, jobs) = mpsc::sync_channel(QUEUE);
+    let shared = Arc::clone(shared);
+    let name = gpu.as_ref().map_or_else(
+        || "gpu-none".to_owned(),
+        |gpu| format!("gpu-{:.8}", &gpu.as_str()[4..]),
+    );
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        while let Ok(job) = jobs.recv() {
+            if let Err(error) = shared.run(gpu.as_ref(), job) {
+                // The work is still open in the ledger; the reconciler brings it back.
+                tracing::error!(
+                    gpu.uuid = gpu.as_ref().map(GpuUuid::as_str),
+                    error = crate::chain(&error),
+                    "work could not be ended"
+                );
+            }
+        }
+    });
+    (sender, thread.expect("a thread can be started"))
+}
+
+impl Shared {
+    fn run(&self, gpu: Option<&GpuUuid>, job: Job) -> Result<(), WorkError> {
+        match (job, gpu) {
+            (Job::Operation(id), _) => match self.ledger.open_operation(id)? {
+                Some(command) => self.operate(&command),
+                None => Ok(()),
+            },
+            (Job::Expire(id), _) => self.expire(id),
+            (Job::Repair, Some(gpu)) => self.repair(gpu),
+            (Job::Repair, None) => Ok(()),
+        }
+    }
+
+    fn operate(&self, command: &Command) -> Result<(), WorkError> {
+        match &command.operation {
+            Operation::Allocate(spec) => self.allocate(command, spec),
+            Operation::Renew(renew) => self.renew(command, renew.ttl_s),
+            Operation::Release(_) => self.release(command),
+            Operation::Inspect(_) => self.inspect(command),
+            // `admit` refuses them; a ledger written by another version may still hold one.
+            _ => self.end(
+                command,
+                Err(Failure::new(
+                    Code::NotSupported,
+                    "this version does not execute it",
+                )),
+                EventKind::OperationRefused,
+                Change::None,
+            ),
+        }
+    }
+
+    fn renew(&self, command: &Command, ttl_s: u64) -> Result<(), WorkError> {
+        let id = command.operation.allocation(&command.tenant);
+        let allocation = id
+            .map(|id| self.ledger.allocation(id))
+            .transpose()?
+            .flatten();
+        let Some(mut allocation) =
+            allocation.filter(|allocation| allocation.tenant == command.tenant)
+        else {
+            let failure = Failure::new(
+                Code::UnknownAllocation,
+                "there is no such allocation on this host",
+            );
+            return self.end(
+                command,
+                Err(failure),
+                EventKind::OperationRefused,
+                Change::None,
+            );
+        };
+        let expires_at = self.clock.now_s() + i64::try_from(ttl_s).unwrap_or(i64::MAX / 2);
+        allocation.expires_at = Some(expires_at);
+        allocation.phase = crate::operation::allocation::Phase::Live;
+        let outcome = Outcome::Renewed(events::outcome::Renewed {
+            allocation: allocation.id,
+            expires_at,
+        });
+        self.end(
+            command,
+            Ok(outcome),
+            EventKind::OperationSucceeded,
+            Change::Put(Box::new(allocation)),
+        )
+    }
+
+    fn inspect(&self, command: &Command) -> Result<(), WorkError> {
+        let observation = self.partitioner.observe()?;
+        let drift = self.drift(&observation)?;
+        let inventory = self.inventory(&observation)?;
+        let outcome = Outcome::Inspected(Inspected {
+            inventory,
+            checks: (self.checks)(),
+            drift,
+        });
+        self.end(
+            command,
+            Ok(outcome),
+            EventKind::OperationSucceeded,
+            Change::None,
+        )
+    }
+
+    /// Ends an operation: result, desired state and outbox in one transaction, with the inventory
+    /// taken after it.
+    fn end(
+        &self,
+        command: &Command,
+        result: Result<Outcome, Failure>,
+        kind: EventKind,
+        change: Change,
+    ) -> Result<(), WorkError> {
+        let observation = self.partitioner.observe();
+        let inventory = match observation {
+            Ok(observation) => Some(self.inventory_after(&observation, &change)?),
+            // The result stands without it; the sampler reports the inventory when it can be read.
+            Err(_) => None,
+        };
+        let (outcome, failure) = result.map_or_else(
+            |failure| (None, Some(failure)),
+            |outcome| (Some(outcome), None),
+        );
+        let data = EventData {
+            op_id: Some(command.op_id),
+            allocation: command.operation.allocation(&command.tenant),
+            revision: Some(command.revision),
+            outcome,
+            failure,
+            inventory,
+        };
+        let code = data.failure.as_ref().map(|failure| failure.code.as_str());
+        self.ledger.conclude(
+            Some(command.op_id),
+            change,
+            NewEvent {
+                kind,
+                subject: command.op_id.to_string(),
+                tenant: Some(command.tenant.clone()),
+                data,
+                now_ms: self.clock.now_ms(),
+            },
+        )?;
+        tracing::info!(operation.id = %command.op_id, operation.name = command.operation.name(), event.kind = ?kind, failure.code = code, "operation ended");
+        (self.on_event)();
+        Ok(())
+    }
+
+    /// The inventory as callers see it: what was observed, with whose it is.
+    pub(crate) fn inventory(
+        &self,
+        observation: &Observation,
+    ) -> Result<HostInventory, LedgerError> {
+        self.inventory_after(observation, &Change::None)
+    }
+
+    fn inventory_after(
+        &self,
+        observation: &Observation,
+        change: &Change,
+    ) -> Result<HostInventory, LedgerError> {
+        let mut allocations = self.ledger.allocations()?;
+        match change {
+            Change::Put(allocation) => {
+                allocations.retain(|other| other.id != allocation.id);
+                allocations.push((**allocation).clone());
+            }
+            Change::Remove(id) => allocations.retain(|other| other.id != *id),
+            Change::None | Change::Tombstone(_) => {}
+        }
+        report::inventory(
+            &self.host,
+            &self.ledger,
+            observation,
+            &allocations,
+            self.clock.now_ms(),
+        )
+    }
+}

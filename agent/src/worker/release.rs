@@ -1,0 +1,171 @@
+//! `release` and the end of a lease: groups first, then partitions, and only what nobody holds.
+
+use events::outcome::{Failure, Outcome, Released};
+use events::result::{EventData, EventKind};
+use events::{AllocationId, Code, Command};
+
+use super::{Shared, WorkError};
+use crate::ledger::{Change, NewEvent};
+use crate::operation::allocation::{Allocation, Phase};
+use crate::operation::plan::Target;
+
+impl Shared {
+    pub(super) fn release(&self, command: &Command) -> Result<(), WorkError> {
+        let id = command.operation.allocation(&command.tenant);
+        let known = id
+            .map(|id| self.ledger.allocation(id))
+            .transpose()?
+            .flatten();
+        let known = known.filter(|allocation| allocation.tenant == command.tenant);
+        let (Some(allocation), Some(id)) = (known, id) else {
+            return self.release_unknown(command, id);
+        };
+        match self.remove(&allocation)? {
+            Ok(()) => {
+                let outcome = Outcome::Released(Released {
+                    allocation: id,
+                    existed: true,
+                });
+                self.end(
+                    command,
+                    Ok(outcome),
+                    EventKind::OperationSucceeded,
+                    Change::Remove(id),
+                )
+            }
+            Err(failure) => self.end(
+                command,
+                Err(failure),
+                EventKind::OperationFailed,
+                Change::None,
+            ),
+        }
+    }
+
+    /// A key that has never been here leaves a tombstone: the release may have overtaken its allocate.
+    fn release_unknown(
+        &self,
+        command: &Command,
+        id: Option<AllocationId>,
+    ) -> Result<(), WorkError> {
+        let Some(id) = id else {
+            let failure = Failure::new(Code::UnknownAllocation, "the command names no allocation");
+            return self.end(
+                command,
+                Err(failure),
+                EventKind::OperationRefused,
+                Change::None,
+            );
+        };
+        let outcome = Outcome::Released(Released {
+            allocation: id,
+            existed: false,
+        });
+        // A revision above 1 shows that the key was used before: an ordinary release of what is gone.
+        let change = if command.revision <= 1 {
+            Change::Tombstone(id)
+        } else {
+            Change::None
+        };
+        self.end(command, Ok(outcome), EventKind::OperationSucceeded, change)
+    }
+
+    /// Removes an allocation from kernel and hardware. On failure it says what remains, and the
+    /// ledger keeps the allocation, so that another release finishes the work.
+    fn remove(&self, allocation: &Allocation) -> Result<Result<(), Failure>, WorkError> {
+        let observed = self.partitioner.observe_gpu(&allocation.gpu)?;
+        let held = observed.partitions.iter().find(|seen| {
+            allocation.partitions().any(|id| id == seen.id) && !seen.holders.is_empty()
+        });
+        if let Some(held) = held {
+            let text = format!(
+                "{} is held by {}; stop it, then release again",
+                held.sysfs_path,
+                held.holders.join(", ")
+            );
+            return Ok(Err(Failure::new(Code::InUse, text)));
+        }
+        for group in allocation.groups() {
+            if let Err(error) = self.limiter.remove(&group) {
+                // Groups that went before this one come back, or a tenant would run without limits.
+                let restored = self.limit(allocation, &observed);
+                let mut failure = Failure::new(error.code, error.message);
+                failure.residue.extend(
+                    restored
+                        .err()
+                        .map(|lost| format!("limits are incomplete: {}", lost.message)),
+                );
+                return Ok(Err(failure));
+            }
+        }
+        let target = Target {
+            absent: allocation.partitions().collect(),
+            ..Target::default()
+        };
+        match self.converge(allocation.id, &allocation.gpu, &target)? {
+            Ok(_) => Ok(Ok(())),
+            Err(mut failure) => {
+                self.ledger.put(&Allocation {
+                    phase: Phase::Releasing,
+                    ..allocation.clone()
+                })?;
+                let left = self.partitioner.observe_gpu(&allocation.gpu)?;
+                let ours = left
+                    .partitions
+                    .iter()
+                    .filter(|seen| allocation.partitions().any(|id| id == seen.id));
+                failure
+                    .residue
+                    .extend(ours.map(|seen| seen.sysfs_path.clone()));
+                Ok(Err(failure))
+            }
+        }
+    }
+
+    /// A lease has ended. What is held stays, is counted and said; nothing is ripped out.
+    pub(super) fn expire(&self, id: AllocationId) -> Result<(), WorkError> {
+        let now_s = self.clock.now_s();
+        let allocation = self.ledger.allocation(id)?;
+        let Some(allocation) =
+            allocation.filter(|allocation| allocation.expires_at.is_some_and(|at| at <= now_s))
+        else {
+            return Ok(());
+        };
+        if let Err(failure) = self.remove(&allocation)? {
+            if failure.code == Code::InUse && allocation.phase == Phase::Live {
+                self.ledger.put(&Allocation {
+                    phase: Phase::ExpiringHeld,
+                    ..allocation.clone()
+                })?;
+                tracing::warn!(allocation.id = %id, reason = failure.message, "lease ended while the allocation is held; it is kept until it is free");
+            }
+            return Ok(());
+        }
+        let observation = self.partitioner.observe()?;
+        let change = Change::Remove(id);
+        let data = EventData {
+            allocation: Some(id),
+            outcome: Some(Outcome::Released(Released {
+                allocation: id,
+                existed: true,
+            })),
+            inventory: Some(self.inventory_after(&observation, &change)?),
+            ..EventData::default()
+        };
+        let tenant = Some(allocation.tenant.clone());
+        self.ledger.conclude(
+            None,
+            change,
+            NewEvent {
+                kind: EventKind::AllocationExpired,
+                subject: id.to_string(),
+                tenant,
+                data,
+                now_ms: self.clock.now_ms(),
+            },
+        )?;
+        tracing::info!(allocation.id = %id, "lease ended, allocation removed");
+        (self.on_event)();
+        Ok(())
+    }
+}
