@@ -29,8 +29,9 @@ use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, US
 use hyper::http::response::Parts;
 use hyper::{Method, Request};
 
+use crate::causes::chain;
 use endpoint::Endpoint;
-use exchange::{ExchangeError, Limits};
+use exchange::Limits;
 use resolver::Resolver;
 use schedule::Heard;
 
@@ -132,17 +133,6 @@ fn retry_after_s(head: &Parts, now_s: i64) -> Option<i64> {
     let date = jiff::fmt::rfc2822::DateTimeParser::new();
     let at = date.parse_timestamp(text).ok()?;
     Some(at.as_second().saturating_sub(now_s))
-}
-
-/// The whole chain in one line, since neither the log nor the store keeps sources.
-fn chain(error: &ExchangeError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }
 
 /// Names, counts and statuses; never a URL, a header or a body.

@@ -11,3 +11,5 @@ pub mod results;
 pub mod sweep;
 
 mod shutdown;
+
+mod causes;

@@ -23,6 +23,7 @@ use backplane::{Clock, Reads, ReceiveError, Receiver, Store, StoreError};
 use events::result::HostEvent;
 use tokio::sync::watch;
 
+use crate::causes::chain;
 use crate::shutdown::requested;
 use verification::{Unverified, verify};
 
@@ -108,7 +109,7 @@ impl ResultsWorker {
                 turn = turn => turn,
             };
             if let Err(error) = pause {
-                tracing::warn!(%error, "results cannot be received");
+                tracing::warn!(error = chain(&error), "results cannot be received");
                 tokio::select! {
                     () = requested(&mut shutdown) => return,
                     () = tokio::time::sleep(RECEIVE_PAUSE) => {}
@@ -174,8 +175,7 @@ impl ResultsWorker {
     }
 
     fn failed(&self, message: &Message, error: &StoreError) -> Handled {
-        let cause = error.source.as_ref().map(ToString::to_string);
-        tracing::warn!(message.id = %message.id, message.group = %message.group, %error, cause, "result cannot be settled now");
+        tracing::warn!(message.id = %message.id, message.group = %message.group, error = chain(error), "result cannot be settled now");
         Handled::Failed
     }
 }

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::callback::Callbacks;
+use crate::causes::chain;
 use crate::shutdown::requested;
 
 /// How often due rows are looked for when nobody pokes.
@@ -157,7 +158,7 @@ impl Sweep {
             let due = match claimed {
                 Ok(due) => due,
                 Err(error) => {
-                    tracing::warn!(%error, "what is due cannot be read");
+                    tracing::warn!(error = chain(&error), "what is due cannot be read");
                     return;
                 }
             };
@@ -205,7 +206,7 @@ impl Sweep {
             .record_attempt(callback.id, attempt, now_ms)
             .await
         {
-            tracing::warn!(callback.id = %callback.webhook_id, %error, "attempt not recorded; it will be made again under the same id");
+            tracing::warn!(callback.id = %callback.webhook_id, error = chain(&error), "attempt not recorded; it will be made again under the same id");
         }
     }
 
@@ -214,7 +215,7 @@ impl Sweep {
         match timeout(SEND, self.dispatch.dispatch(operation)).await {
             Ok(Ok(())) => tracing::info!(operation.id = %id, "command sent by the sweep"),
             Ok(Err(error)) => {
-                tracing::warn!(operation.id = %id, %error, "command not sent; it comes due again")
+                tracing::warn!(operation.id = %id, error = chain(&*error), "command not sent; it comes due again")
             }
             Err(_) => {
                 tracing::warn!(operation.id = %id, "sending took too long; it comes due again")

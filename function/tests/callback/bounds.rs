@@ -1,9 +1,7 @@
 //! Receivers that are slow, endless or broken: bounded in time and memory, and quiet in the logs.
 
-use std::io::Write;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use backplane::store::Attempt;
@@ -11,6 +9,7 @@ use function::callback::Callbacks;
 use function::callback::exchange::Limits;
 use tokio::net::TcpListener;
 
+use crate::log::Log;
 use crate::receiver::{
     Answer, FakeClock, FakeResolver, LIMITS, NOW_MS, Receiver, callbacks, due, endpoint, status,
 };
@@ -109,30 +108,9 @@ async fn answers_that_are_not_http_are_tried_again() {
     }
 }
 
-/// Everything logged, for reading back.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn nothing_of_url_body_headers_or_answers_reaches_a_log() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
-    let guard = tracing::subscriber::set_default(subscriber);
+    let log = Log::start();
     let secret = "x-header: answer-secret\r\nlocation: https://answer-secret/\r\ncontent-length: 13\r\n\r\nanswer-secret";
     for text in [
         format!("HTTP/1.1 200 OK\r\n{secret}"),
@@ -151,9 +129,8 @@ async fn nothing_of_url_body_headers_or_answers_reaches_a_log() {
     let silent = Receiver::start(|_| status(204)).await;
     let (callbacks, _) = callbacks(&silent, LIMITS);
     callbacks.attempt(&due()).await;
-    drop(guard);
     let signature = silent.received()[0].header("webhook-signature").to_owned();
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let text = log.text();
     let ours: Vec<&str> = text
         .lines()
         .filter(|line| line.contains("callback.endpoint"))

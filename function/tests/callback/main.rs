@@ -10,6 +10,8 @@ mod receiver;
 
 mod store;
 
+mod log;
+
 mod delivery;
 
 mod reach;

@@ -12,6 +12,7 @@ use function::callback::exchange::Limits;
 use function::sweep::{Dispatch, DispatchFailed, Sweep};
 use tokio::sync::watch;
 
+use crate::log::Log;
 use crate::receiver::{
     Answer, FakeClock, FakeResolver, LIMITS, NOW_MS, Receiver, due, endpoint, status,
 };
@@ -209,6 +210,26 @@ async fn unsent_operations_are_sent_and_overdue_ones_are_not() {
     ];
     sweep.once().await;
     assert_eq!(*dispatch.sent.lock().unwrap(), [unsent]);
+}
+
+#[tokio::test]
+async fn a_silent_host_is_reported_once_per_operation() {
+    let (store, clock) = (FakeStore::new(), FakeClock::at(NOW_MS));
+    let (sweep, _) = sweep(&store, &clock, Vec::new(), LIMITS);
+    let log = Log::start();
+    for _ in 0..3 {
+        let overdue = [operation(1, allocate("a")), operation(2, allocate("b"))];
+        store.rows().other_due = overdue
+            .map(|record| Due::Overdue(Box::new(record)))
+            .to_vec();
+        sweep.once().await;
+    }
+    assert_eq!(
+        log.text().matches("host_silent").count(),
+        2,
+        "{}",
+        log.text()
+    );
 }
 
 #[tokio::test]
