@@ -1,5 +1,7 @@
 //! The front door: verifies webhooks, accepts operations, settles results, posts callbacks.
 
+pub mod config;
+
 pub mod signature;
 
 pub mod policy;

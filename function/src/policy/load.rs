@@ -31,15 +31,12 @@ impl Policy {
         let policies: PolicySet =
             text.parse()
                 .map_err(|errors: cedar_policy::ParseErrors| PolicyError {
-                    faults: errors.iter().map(|error| fault(error)).collect(),
+                    faults: errors.iter().map(fault).collect(),
                 })?;
         let (schema, _) = Schema::from_cedarschema_str(SCHEMA)
             .expect("the shipped schema is valid, which a test proves");
         let validated = Validator::new(schema.clone()).validate(&policies, ValidationMode::Strict);
-        let faults: Vec<_> = validated
-            .validation_errors()
-            .map(|error| fault(error))
-            .collect();
+        let faults: Vec<_> = validated.validation_errors().map(fault).collect();
         if faults.is_empty() {
             Ok(Self {
                 policies,
@@ -52,7 +49,7 @@ impl Policy {
     }
 }
 
-fn fault(error: &(impl Diagnostic + std::error::Error)) -> PolicyFault {
+fn fault(error: &impl Diagnostic) -> PolicyFault {
     let offset = error
         .labels()
         .and_then(|mut labels| labels.next())

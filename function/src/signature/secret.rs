@@ -169,7 +169,7 @@ fn v1_bytes(text: &str) -> Result<Zeroizing<Vec<u8>>, SecretError> {
 }
 
 fn encoding_error(encoded: &str) -> SecretError {
-    let padded = encoded.len() % 4 == 0 || encoded.contains('=');
+    let padded = encoded.len().is_multiple_of(4) || encoded.contains('=');
     let alphabet = encoded
         .bytes()
         .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/'));

@@ -1,0 +1,302 @@
+//! `gpuhook.toml`: read once, whole, and strictly. All faults are reported at once, each with file
+//! and line; unknown and misplaced keys are faults. What leaves this module is ready for use:
+//! secrets loaded, keys checked, policies validated.
+
+mod fault;
+
+mod document;
+
+mod vocabulary;
+
+mod reference;
+
+mod source;
+
+mod callback;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use backplane::store::HostRecord;
+use events::key::{PublicKey, SecretKey};
+use events::operation::Target;
+use events::{HostName, PoolName};
+
+use crate::callback::endpoint::Endpoint;
+use crate::callback::trust::Trust;
+use crate::policy::Policy;
+use document::{At, Document, Section};
+
+pub use fault::{ConfigError, Fault};
+pub use reference::Environment;
+pub use source::{Caller, Scheme, Source, Token};
+
+/// Bytes of the largest body, unless configured: well above any sender's own bound for JSON.
+const DEFAULT_MAX_BODY: usize = 256 * 1024;
+/// The largest that may be configured; API Gateway passes about 4.5 MB (webhook facts §2).
+const LARGEST_MAX_BODY: i64 = 4 * 1024 * 1024;
+
+/// A loaded configuration.
+#[derive(Debug)]
+pub struct Config {
+    /// Where the front door listens; loopback.
+    pub listen: SocketAddr,
+    /// Bytes of the largest body.
+    pub max_body_bytes: usize,
+    /// Signs commands.
+    pub signing_key: SecretKey,
+    /// The backplane's file.
+    pub store_path: PathBuf,
+    /// Who may do what.
+    pub policy: Policy,
+    /// Who may post.
+    pub sources: Vec<Source>,
+    /// Who may read.
+    pub tokens: Vec<Token>,
+    /// Where results go.
+    pub callbacks: Vec<Endpoint>,
+    /// Enrolled hosts.
+    pub hosts: Vec<HostRecord>,
+}
+
+impl Config {
+    /// Loads a configuration with this process's environment.
+    ///
+    /// # Errors
+    /// Every fault.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        Self::load_with(file, &|name| std::env::var(name).ok())
+    }
+
+    /// Loads a configuration with a given environment.
+    ///
+    /// # Errors
+    /// Every fault.
+    pub fn load_with(file: &Path, environment: Environment<'_>) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            let message = format!("cannot be read: {error}");
+            ConfigError {
+                faults: vec![Fault {
+                    file: file.to_owned(),
+                    line: None,
+                    message,
+                }],
+            }
+        })?;
+        let document = Document::new(file, &text);
+        let table = document::parse(&document, &text);
+        let config = read(
+            &document,
+            Section::top(&document, table.get_ref()),
+            environment,
+        );
+        let faults = document.into_faults();
+        match config {
+            Some(config) if faults.is_empty() => Ok(config),
+            _ => Err(ConfigError { faults }),
+        }
+    }
+}
+
+fn read(document: &Document<'_>, top: Section<'_>, environment: Environment<'_>) -> Option<Config> {
+    let server = top.table("server").map(|section| server(document, section));
+    let signing_key = top
+        .require("signing", top.table("signing"))
+        .and_then(|section| {
+            let file = section.require("key_file", section.string("key_file"));
+            section.finish();
+            file.and_then(|file| callback::secret_key(document, &file))
+        });
+    let store_path = top
+        .require("store", top.table("store"))
+        .and_then(|section| {
+            let path = section.require("path", section.string("path"));
+            section.finish();
+            path.map(|path| document.resolve(path.value))
+        });
+    let policy = match top.table("policy") {
+        None => Some(Policy::shipped()),
+        Some(section) => policy(document, section),
+    };
+    let trust = Trust::load();
+    let endpoints: Vec<_> = top.tables("callback");
+    let named: BTreeSet<_> = endpoints
+        .iter()
+        .filter_map(|section| section.string("name").map(|name| name.value))
+        .collect();
+    let endpoints = endpoints
+        .into_iter()
+        .filter_map(|section| callback::callback(document, section, environment, &trust));
+    let endpoints = unique(document, endpoints.collect(), "callback", |endpoint| {
+        endpoint.name().to_owned()
+    });
+    let hosts = top
+        .tables("host")
+        .into_iter()
+        .filter_map(|section| host(document, section))
+        .collect();
+    let hosts = unique(document, hosts, "host", |host| host.host.to_string());
+    let sources = top
+        .tables("source")
+        .into_iter()
+        .filter_map(|section| source::source(document, section, environment));
+    let sources = sources.collect::<Vec<_>>();
+    for source in &sources {
+        check_references(document, source, &named, &hosts);
+    }
+    let sources = unique(document, sources, "source", |source| {
+        source.caller.name.to_string()
+    });
+    let tokens = top
+        .tables("token")
+        .into_iter()
+        .filter_map(|section| source::token(document, section))
+        .collect();
+    let tokens = unique(document, tokens, "token", |token| {
+        token.caller.name.to_string()
+    });
+    top.finish();
+    let (listen, max_body_bytes) = server.unwrap_or((Some(default_listen()), DEFAULT_MAX_BODY));
+    Some(Config {
+        listen: listen?,
+        max_body_bytes,
+        signing_key: signing_key?,
+        store_path: store_path?,
+        policy: policy?,
+        sources,
+        tokens,
+        callbacks: endpoints,
+        hosts,
+    })
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 8080))
+}
+
+fn server(document: &Document<'_>, section: Section<'_>) -> (Option<SocketAddr>, usize) {
+    let given = section.parsed::<SocketAddr>("listen");
+    let absent = section.string("listen").is_none();
+    let max_body = section.integer("max_body_bytes", 1024..=LARGEST_MAX_BODY);
+    section.finish();
+    let listen = if absent {
+        Some(default_listen())
+    } else {
+        given.as_ref().map(|given| given.value)
+    };
+    if let Some(given) = given.filter(|given| !given.value.ip().is_loopback()) {
+        let why = "this door speaks plain HTTP and listens on loopback only; put a TLS proxy in front of it";
+        document.fault(given.at, format!("server.listen {}: {why}", given.value));
+    }
+    let max_body = max_body.and_then(|max| usize::try_from(max.value).ok());
+    (listen, max_body.unwrap_or(DEFAULT_MAX_BODY))
+}
+
+fn policy(document: &Document<'_>, section: Section<'_>) -> Option<Policy> {
+    let file = section.require("file", section.string("file"));
+    section.finish();
+    let file = file?;
+    let path = document.resolve(file.value);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) => {
+            document.fault(file.at, format!("cannot read {}: {error}", path.display()));
+            return None;
+        }
+    };
+    let faults = match Policy::parse(&text) {
+        Ok(policy) => return Some(policy),
+        Err(error) => error.faults,
+    };
+    for fault in faults {
+        let line = fault.offset.map(|offset| fault::line_of(&text, offset));
+        document.push(Fault {
+            file: path.clone(),
+            line,
+            message: fault.message,
+        });
+    }
+    None
+}
+
+fn host(document: &Document<'_>, section: Section<'_>) -> Option<At<HostRecord>> {
+    let name = section.require("name", section.parsed::<HostName>("name"));
+    let pools = section
+        .parsed_list::<PoolName>("pools")
+        .into_iter()
+        .map(|pool| pool.value)
+        .collect();
+    let key = section.require("public_key", section.string("public_key"));
+    section.finish();
+    let key = key.filter(|key| match PublicKey::parse(key.value) {
+        Ok(_) => true,
+        Err(error) => {
+            document.fault(key.at, format!("host.public_key: {error}"));
+            false
+        }
+    });
+    let (name, key) = (name?, key?);
+    Some(At {
+        value: HostRecord {
+            host: name.value,
+            pools,
+            public_key: key.value.to_owned(),
+        },
+        at: name.at,
+    })
+}
+
+/// Names that a source refers to must exist.
+fn check_references(
+    document: &Document<'_>,
+    source: &At<Source>,
+    callbacks: &BTreeSet<&str>,
+    hosts: &[HostRecord],
+) {
+    let Caller {
+        name,
+        default_target,
+        callbacks: wanted,
+        ..
+    } = &source.value.caller;
+    for missing in wanted
+        .iter()
+        .filter(|wanted| !callbacks.contains(wanted.as_str()))
+    {
+        document.fault(source.at, format!("source {name} names callback {missing:?}, and there is no [[callback]] of that name"));
+    }
+    let known = match default_target {
+        None => true,
+        Some(Target::Host(target)) => hosts.iter().any(|host| host.host == target.host),
+        Some(Target::Pool(target)) => hosts.iter().any(|host| host.pools.contains(&target.pool)),
+    };
+    // Hosts may also be enrolled later; a configuration that lists hosts should list this one.
+    if !known && !hosts.is_empty() {
+        document.fault(
+            source.at,
+            format!("source {name}: default_target is no [[host]] of this file and no pool of one"),
+        );
+    }
+}
+
+fn unique<T>(
+    document: &Document<'_>,
+    items: Vec<At<T>>,
+    kind: &str,
+    name: impl Fn(&T) -> String,
+) -> Vec<T> {
+    let mut seen = BTreeSet::new();
+    let mut kept = Vec::new();
+    for item in items {
+        let name = name(&item.value);
+        if !seen.insert(name.clone()) {
+            document.fault(item.at, format!("there are two [[{kind}]] named {name}"));
+        }
+        kept.push(item.value);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests;

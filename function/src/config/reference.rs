@@ -1,0 +1,62 @@
+//! References to secrets: `file:PATH` or `env:NAME`. Secrets never stand in the configuration itself.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+use super::document::{At, Document};
+
+/// Bytes of the longest secret file; keys and secrets have about a hundred.
+const MAX_BYTES: u64 = 4096;
+
+/// Looks up an environment variable; injected, since a test process has one environment for all.
+pub type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
+
+/// Reads what `reference` names, noting why not.
+pub(super) fn read(
+    document: &Document<'_>,
+    reference: &At<&str>,
+    environment: Environment<'_>,
+) -> Option<Zeroizing<String>> {
+    let found = match reference.value.split_once(':') {
+        Some(("file", path)) => read_private(&document.resolve(path)),
+        Some(("env", name)) => environment(name)
+            .map(Zeroizing::new)
+            .ok_or_else(|| format!("environment variable {name} is not set")),
+        // The text may be the secret itself, so it is not repeated.
+        _ => Err("a secret must be a reference, file:PATH or env:NAME; secrets do not belong in this file".to_owned()),
+    };
+    found.map_err(|why| document.fault(reference.at, why)).ok()
+}
+
+/// Reads a file that only its owner may read; one line break at its end does not count.
+pub(super) fn read_private(path: &Path) -> Result<Zeroizing<String>, String> {
+    let failed = |what: &str, error: &std::io::Error| format!("{what} {}: {error}", path.display());
+    let file = std::fs::File::open(path).map_err(|error| failed("cannot open", &error))?;
+    let about = file
+        .metadata()
+        .map_err(|error| failed("cannot look at", &error))?;
+    let mode = about.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(format!(
+            "{} may be read by others (mode {mode:04o}): chmod 600 it",
+            path.display()
+        ));
+    }
+    let mut text = Zeroizing::new(String::new());
+    file.take(MAX_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| failed("cannot read", &error))?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(format!(
+            "{} is larger than {MAX_BYTES} bytes: not a secret",
+            path.display()
+        ));
+    }
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(Zeroizing::new(
+        line.strip_suffix('\r').unwrap_or(line).to_owned(),
+    ))
+}
