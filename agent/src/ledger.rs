@@ -98,6 +98,15 @@ impl Ledger {
         })
     }
 
+    /// What can be said of a state folder's ledger without opening it for writing.
+    #[must_use]
+    pub fn look(state_dir: &Path) -> String {
+        file::check(&state_dir.join("ledger.db")).map_or_else(
+            |error| error.to_string(),
+            |()| "readable, of this version".to_owned(),
+        )
+    }
+
     fn lock(&self) -> MutexGuard<'_, Connection> {
         // A panic inside a transaction rolled it back; the connection itself is sound.
         self.connection

@@ -22,6 +22,20 @@ pub mod partitioner;
 
 pub mod limiter;
 
+pub mod host;
+
+pub mod probe;
+
+pub mod attributes;
+
+pub mod nvml;
+
+pub mod mdev;
+
+pub mod cgroup;
+
+pub mod doctor;
+
 pub mod operation;
 
 pub mod ledger;
@@ -39,6 +53,7 @@ pub mod server;
 pub mod running;
 
 pub use config::{Config, ConfigError};
+pub use host::Host;
 pub use running::{Ends, Running, StartError, start};
 
 /// An error with all its sources: tracing's JSON would drop them.

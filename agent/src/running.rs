@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
+use crate::host::Host;
 use crate::intake::Intake;
 use crate::ledger::{FileError, Ledger, LedgerError};
 use crate::limiter::Limiter;
@@ -53,6 +54,27 @@ pub struct Ends {
     pub clock: Arc<dyn Clock>,
     /// Health checks, for `inspect`.
     pub checks: Arc<dyn Fn() -> Vec<HealthCheck> + Send + Sync>,
+}
+
+impl Ends {
+    /// The ends of a host.
+    #[must_use]
+    pub fn of(
+        host: &Host,
+        receiver: Arc<dyn Receiver>,
+        sender: Arc<dyn Sender>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let checked = host.clone();
+        Self {
+            receiver,
+            sender,
+            partitioner: host.partitioner.clone(),
+            limiter: host.limiter.clone(),
+            clock,
+            checks: Arc::new(move || crate::doctor::hardware(&checked)),
+        }
+    }
 }
 
 /// A running agent.

@@ -145,7 +145,7 @@ fn create(path: &Path) -> Result<(), FileError> {
 }
 
 /// Looks without changing anything.
-fn check(path: &Path) -> Result<(), FileError> {
+pub(super) fn check(path: &Path) -> Result<(), FileError> {
     let unreadable = |source| FileError::Unreadable {
         path: path.to_owned(),
         source,
