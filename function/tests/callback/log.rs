@@ -1,22 +1,24 @@
 //! What this thread logs, at every level, for reading back.
+//!
+//! One subscriber for the process and one buffer per thread. A subscriber per thread loses lines:
+//! whichever thread meets a log statement first decides for all whether it is of interest.
 
+use std::cell::RefCell;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 
-use tracing::subscriber::DefaultGuard;
-
-/// A log that ends when dropped.
-pub(crate) struct Log {
-    bytes: Bytes,
-    _guard: DefaultGuard,
+thread_local! {
+    static LINES: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
 }
 
-#[derive(Clone, Default)]
-struct Bytes(Arc<Mutex<Vec<u8>>>);
+/// A log that ends when dropped.
+pub(crate) struct Log;
 
-impl Write for Bytes {
+struct Lines;
+
+impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        LINES.with_borrow_mut(|lines| lines.iter_mut().for_each(|lines| lines.extend(bytes)));
         Ok(bytes.len())
     }
 
@@ -27,20 +29,25 @@ impl Write for Bytes {
 
 impl Log {
     pub(crate) fn start() -> Self {
-        let bytes = Bytes::default();
-        let writer = bytes.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::TRACE)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        Self {
-            bytes,
-            _guard: tracing::subscriber::set_default(subscriber),
-        }
+        static SUBSCRIBED: Once = Once::new();
+        SUBSCRIBED.call_once(|| {
+            tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::TRACE)
+                .with_ansi(false)
+                .with_writer(|| Lines)
+                .init();
+        });
+        LINES.set(Some(Vec::new()));
+        Self
     }
 
     pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.bytes.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(LINES.with_borrow(|lines| lines.clone().unwrap())).unwrap()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        LINES.set(None);
     }
 }
