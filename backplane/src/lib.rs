@@ -10,6 +10,8 @@ pub mod queue;
 
 pub mod store;
 
+pub mod sqlite;
+
 pub use clock::{Clock, SystemClock};
 pub use queue::{Message, Outgoing, QueueName, ReceiveError, Receiver, SendError, Sender};
 pub use store::{Reads, Store, StoreError};

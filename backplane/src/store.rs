@@ -8,7 +8,8 @@ use events::inventory::{HostInventory, Reservation};
 use events::outcome::{Allocated, Failure, Outcome};
 use events::result::HostEvent;
 use events::{
-    AllocationId, AllocationKey, DeliveryId, GpuUuid, HostName, Operation, OperationId, OperationState, PoolName, SourceName, TenantName,
+    AllocationId, AllocationKey, DeliveryId, GpuUuid, HostName, Operation, OperationId,
+    OperationState, PoolName, SourceName, TenantName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -313,11 +314,26 @@ pub trait Store: Send + Sync {
     /// Records that an operation's command is in its host's queue.
     async fn mark_sent(&self, operation: OperationId) -> Result<(), StoreError>;
     /// Applies a host's event: status forward only, inventory, reservation, and callback rows.
-    async fn settle(&self, event: HostEvent, callbacks: Vec<NewCallback>, now_ms: i64) -> Result<Settlement, StoreError>;
+    async fn settle(
+        &self,
+        event: HostEvent,
+        callbacks: Vec<NewCallback>,
+        now_ms: i64,
+    ) -> Result<Settlement, StoreError>;
     /// Leases up to `max` due rows until `now_ms + lease_ms`.
-    async fn claim_due(&self, now_ms: i64, lease_ms: i64, max: usize) -> Result<Vec<Due>, StoreError>;
+    async fn claim_due(
+        &self,
+        now_ms: i64,
+        lease_ms: i64,
+        max: usize,
+    ) -> Result<Vec<Due>, StoreError>;
     /// Records what came of a callback attempt.
-    async fn record_attempt(&self, callback: u64, attempt: Attempt, now_ms: i64) -> Result<(), StoreError>;
+    async fn record_attempt(
+        &self,
+        callback: u64,
+        attempt: Attempt,
+        now_ms: i64,
+    ) -> Result<(), StoreError>;
     /// Enrols or re-enrols a host.
     async fn put_host(&self, host: HostRecord) -> Result<(), StoreError>;
 }
@@ -326,21 +342,51 @@ pub trait Store: Send + Sync {
 #[async_trait]
 pub trait Reads: Send + Sync {
     /// A delivery by its idempotency keys, before anything is decided.
-    async fn known_delivery(&self, keys: &IdempotencyKeys, now_ms: i64) -> Result<Option<KnownDelivery>, StoreError>;
+    async fn known_delivery(
+        &self,
+        keys: &IdempotencyKeys,
+        now_ms: i64,
+    ) -> Result<Option<KnownDelivery>, StoreError>;
     /// A delivery's operations, in order; empty if unknown (or if it had none).
-    async fn delivery(&self, tenant: &TenantName, id: DeliveryId) -> Result<Option<Vec<OperationRecord>>, StoreError>;
+    async fn delivery(
+        &self,
+        tenant: &TenantName,
+        id: DeliveryId,
+    ) -> Result<Option<Vec<OperationRecord>>, StoreError>;
     /// One operation.
-    async fn operation(&self, tenant: &TenantName, id: OperationId) -> Result<Option<OperationRecord>, StoreError>;
+    async fn operation(
+        &self,
+        tenant: &TenantName,
+        id: OperationId,
+    ) -> Result<Option<OperationRecord>, StoreError>;
     /// Operations, newest first.
-    async fn operations(&self, tenant: &TenantName, after: Option<&str>, limit: usize) -> Result<Page<OperationRecord>, StoreError>;
+    async fn operations(
+        &self,
+        tenant: &TenantName,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<OperationRecord>, StoreError>;
     /// One allocation by id (keys map to ids by [`AllocationId::of`]); ended ones included.
-    async fn allocation(&self, tenant: &TenantName, id: AllocationId) -> Result<Option<AllocationRecord>, StoreError>;
+    async fn allocation(
+        &self,
+        tenant: &TenantName,
+        id: AllocationId,
+    ) -> Result<Option<AllocationRecord>, StoreError>;
     /// Pending and live allocations, newest first.
-    async fn allocations(&self, tenant: &TenantName, after: Option<&str>, limit: usize) -> Result<Page<AllocationRecord>, StoreError>;
+    async fn allocations(
+        &self,
+        tenant: &TenantName,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<AllocationRecord>, StoreError>;
     /// Every enrolled host with its capacity, by name.
     async fn hosts(&self) -> Result<Vec<HostView>, StoreError>;
     /// One host.
     async fn host(&self, host: &HostName) -> Result<Option<HostView>, StoreError>;
     /// Looks up which tenant and operation an event's callbacks belong to, for building their bodies.
-    async fn operation_for_host(&self, host: &HostName, id: OperationId) -> Result<Option<OperationRecord>, StoreError>;
+    async fn operation_for_host(
+        &self,
+        host: &HostName,
+        id: OperationId,
+    ) -> Result<Option<OperationRecord>, StoreError>;
 }

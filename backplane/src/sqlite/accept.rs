@@ -1,0 +1,256 @@
+//! Accepting a webhook: keys, operations, reservations and allocations in one transaction.
+
+use std::collections::BTreeMap;
+
+use events::{AllocationId, DeliveryId, HostName, Operation, OperationState};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::fault::Fault;
+use super::writer::Scope;
+use super::{document, row};
+use crate::store::{
+    Acceptance, Accepted, AllocationRecord, AllocationState, Digest, IdempotencyKeys,
+    KnownDelivery, NewOperation, OperationRecord, Route,
+};
+
+/// The delivery behind either of the keys, unless both have been forgotten by `now_ms`.
+pub(super) fn known(
+    connection: &Connection,
+    keys: &IdempotencyKeys,
+    now_ms: i64,
+) -> Result<Option<KnownDelivery>, Fault> {
+    let by = |kind: &str, digest: &Digest| {
+        let sql = "SELECT delivery FROM idempotency_keys WHERE kind = ?1 AND digest = ?2 AND forget_at_ms > ?3";
+        connection
+            .query_row(sql, params![kind, digest, now_ms], |row| {
+                row.get::<_, String>(0)
+            })
+            .optional()
+    };
+    let mut delivery = by("id", &keys.id)?;
+    if let (None, Some(content)) = (&delivery, &keys.content) {
+        delivery = by("content", content)?;
+    }
+    let Some(delivery) = delivery else {
+        return Ok(None);
+    };
+    let sql = "SELECT body, response FROM deliveries WHERE id = ?1";
+    let (body, response) = connection.query_row(sql, [&delivery], |row| {
+        Ok((row.get::<_, Digest>(0)?, row.get::<_, String>(1)?))
+    })?;
+    let sql =
+        "SELECT doc FROM operations WHERE delivery = ?1 AND sent = 0 AND final = 0 ORDER BY seq";
+    let unsent = row::operations(connection, sql, [&delivery])?;
+    Ok(Some(KnownDelivery {
+        delivery: row::parse("delivery id", &delivery)?,
+        body,
+        response,
+        unsent,
+    }))
+}
+
+/// Takes the webhook as a whole, or says why not.
+pub(super) fn accept(scope: &Scope<'_>, acceptance: Acceptance) -> Result<Accepted, Fault> {
+    if let Some(known) = known(scope, &acceptance.keys, acceptance.now_ms)? {
+        return Ok(
+            match (known.body == acceptance.body, known.unsent.is_empty()) {
+                (false, _) => Accepted::Mismatch,
+                (true, true) => Accepted::Replay(known),
+                (true, false) => Accepted::InFlight(known),
+            },
+        );
+    }
+    if capacity_moved(scope, &acceptance.operations)? {
+        return Ok(Accepted::CapacityMoved);
+    }
+    remember(scope, &acceptance)?;
+    let mut records = Vec::with_capacity(acceptance.operations.len());
+    for new in &acceptance.operations {
+        records.push(operation(scope, &acceptance, new)?);
+    }
+    Ok(Accepted::New(records))
+}
+
+/// Whether any host changed since placement was decided on it. Checked before this delivery's own
+/// reservations, so that several on one host do not trip over each other.
+fn capacity_moved(scope: &Scope<'_>, operations: &[NewOperation]) -> Result<bool, Fault> {
+    let mut decided_on: BTreeMap<&HostName, u64> = BTreeMap::new();
+    for new in operations {
+        if let Route::Host {
+            host,
+            reservation: Some(_),
+            host_version,
+            ..
+        } = &new.route
+        {
+            decided_on.insert(host, *host_version);
+        }
+    }
+    for (host, version) in decided_on {
+        let sql = "SELECT version FROM hosts WHERE host = ?1";
+        let now: Option<u64> = scope
+            .query_row(sql, [host.as_str()], |row| row.get(0))
+            .optional()?;
+        if now != Some(version) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn remember(scope: &Scope<'_>, acceptance: &Acceptance) -> Result<(), Fault> {
+    scope.execute(
+        "DELETE FROM idempotency_keys WHERE forget_at_ms <= ?1",
+        [acceptance.now_ms],
+    )?;
+    scope.execute(
+        "INSERT INTO deliveries (id, tenant, source, body, response, accepted_at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        params![
+            acceptance.delivery.to_string(),
+            acceptance.tenant.as_str(),
+            acceptance.source.as_str(),
+            acceptance.body,
+            acceptance.response,
+            acceptance.now_ms
+        ],
+    )?;
+    let keys = [
+        ("id", Some(&acceptance.keys.id)),
+        ("content", acceptance.keys.content.as_ref()),
+    ];
+    for (kind, digest) in keys {
+        let Some(digest) = digest else { continue };
+        // A content key outlives a forgotten id only for the same signed bytes: those were this delivery's.
+        scope.execute(
+            "INSERT INTO idempotency_keys (kind, digest, delivery, forget_at_ms) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (kind, digest) DO UPDATE SET delivery = excluded.delivery, forget_at_ms = excluded.forget_at_ms",
+            params![kind, digest, acceptance.delivery.to_string(), acceptance.forget_at_ms],
+        )?;
+    }
+    Ok(())
+}
+
+fn operation(
+    scope: &Scope<'_>,
+    acceptance: &Acceptance,
+    new: &NewOperation,
+) -> Result<OperationRecord, Fault> {
+    let allocation = new.operation.allocation(&acceptance.tenant);
+    let (host, group, ending) = match &new.route {
+        Route::Host { host, group, .. } => (Some(host.clone()), group.clone(), None),
+        Route::Settled(ending) => (None, String::new(), Some(ending)),
+    };
+    let record = OperationRecord {
+        id: new.id,
+        delivery: acceptance.delivery,
+        tenant: acceptance.tenant.clone(),
+        source: acceptance.source.clone(),
+        operation: new.operation.clone(),
+        host,
+        revision: next_revision(scope, allocation, &group)?,
+        group,
+        state: ending.map_or(OperationState::Queued, |ending| ending.state),
+        sent: ending.is_some(),
+        accepted_at_ms: acceptance.now_ms,
+        changed_at_ms: acceptance.now_ms,
+        expires_at_s: new.expires_at_s,
+        outcome: ending.and_then(|ending| ending.outcome.clone()),
+        failure: ending.and_then(|ending| ending.failure.clone()),
+        callbacks: new.callbacks.clone(),
+        traceparent: new.traceparent.clone(),
+    };
+    if record.state.is_final() != ending.is_some() {
+        return Err(Fault::Contract(
+            "an operation settled at once needs a final state",
+        ));
+    }
+    scope.execute(
+        "INSERT INTO operations (id, delivery, tenant, host, sent, final, accepted_at_ms, expires_at_s, doc)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        params![
+            record.id.to_string(),
+            record.delivery.to_string(),
+            record.tenant.as_str(),
+            record.host.as_ref().map(HostName::as_str),
+            record.sent,
+            record.state.is_final(),
+            record.accepted_at_ms,
+            record.expires_at_s,
+            document::write(&record)?
+        ],
+    )?;
+    reserve(scope, new, &record, allocation)?;
+    Ok(record)
+}
+
+/// Per allocation, or per message group for what is about no allocation.
+fn next_revision(
+    scope: &Scope<'_>,
+    allocation: Option<AllocationId>,
+    group: &str,
+) -> Result<u64, Fault> {
+    let name = allocation.map_or_else(|| format!("group:{group}"), |id| format!("allocation:{id}"));
+    Ok(scope.query_row(
+        "INSERT INTO revisions (scope, revision) VALUES (?1, 1) ON CONFLICT (scope) DO UPDATE SET revision = revision + 1 RETURNING revision",
+        [name],
+        |row| row.get(0),
+    )?)
+}
+
+/// An allocate that holds capacity makes its allocation pending and the host another version.
+fn reserve(
+    scope: &Scope<'_>,
+    new: &NewOperation,
+    record: &OperationRecord,
+    allocation: Option<AllocationId>,
+) -> Result<(), Fault> {
+    let (
+        Route::Host {
+            host,
+            reservation: Some(reservation),
+            ..
+        },
+        Operation::Allocate(allocate),
+        Some(id),
+    ) = (&new.route, &new.operation, allocation)
+    else {
+        return Ok(());
+    };
+    scope.execute(
+        "INSERT INTO reservations (operation, host, doc) VALUES (?1, ?2, ?3)",
+        params![
+            record.id.to_string(),
+            host.as_str(),
+            document::write(reservation)?
+        ],
+    )?;
+    let pending = AllocationRecord {
+        id,
+        key: allocate.key.clone(),
+        tenant: record.tenant.clone(),
+        host: host.clone(),
+        gpu: reservation.gpu.clone(),
+        state: AllocationState::Pending,
+        spec: new.operation.clone(),
+        allocated: None,
+        changed_at_ms: record.accepted_at_ms,
+    };
+    row::put_allocation(scope, &pending, record.id)?;
+    row::bump(scope, host)
+}
+
+/// Operations of a delivery, in order; `None` if the tenant has no such delivery.
+pub(super) fn delivery(
+    connection: &Connection,
+    tenant: &str,
+    id: DeliveryId,
+) -> Result<Option<Vec<OperationRecord>>, Fault> {
+    let sql = "SELECT 1 FROM deliveries WHERE id = ?1 AND tenant = ?2";
+    let exists = connection
+        .query_row(sql, params![id.to_string(), tenant], |_| Ok(()))
+        .optional()?;
+    let sql = "SELECT doc FROM operations WHERE delivery = ?1 ORDER BY seq";
+    exists
+        .map(|()| row::operations(connection, sql, [id.to_string()]))
+        .transpose()
+}

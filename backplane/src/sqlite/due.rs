@@ -1,0 +1,126 @@
+//! What is due: operations that were not sent, operations past their time, callbacks to attempt.
+//! Claiming leases a row, so that two sweeps do not do the same work at the same time.
+
+use rusqlite::{Connection, params};
+
+use super::fault::Fault;
+use super::writer::Scope;
+use super::{document, row};
+use crate::store::{Attempt, Due, DueCallback, OperationRecord};
+
+/// The door sends right after accepting; before this much has passed it is still at it.
+const SENDING_MS: i64 = 5000;
+/// The host's own refusal of an expired command is waited for this long.
+const OVERDUE_S: i64 = 60;
+
+/// Whether anything is due, without a write: an idle sweep costs no sync.
+pub(super) fn is_anything_due(connection: &Connection, now_ms: i64) -> Result<bool, Fault> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM callbacks WHERE state = 'pending' AND due_at_ms <= ?1 AND lease_until_ms <= ?1)
+        OR EXISTS (SELECT 1 FROM operations WHERE final = 0 AND lease_until_ms <= ?1
+            AND ((sent = 0 AND accepted_at_ms <= ?1 - ?2) OR (expires_at_s + ?3) * 1000 <= ?1))";
+    Ok(
+        connection.query_row(sql, params![now_ms, SENDING_MS, OVERDUE_S], |row| {
+            row.get(0)
+        })?,
+    )
+}
+
+/// Leases up to `max` rows until `now_ms + lease_ms`: callbacks first, they are what callers wait for.
+pub(super) fn claim(
+    scope: &Scope<'_>,
+    now_ms: i64,
+    lease_ms: i64,
+    max: usize,
+) -> Result<Vec<Due>, Fault> {
+    let until_ms = now_ms.saturating_add(lease_ms);
+    let mut due = callbacks(scope, now_ms, until_ms, max)?;
+    let rest = max.saturating_sub(due.len());
+    for record in open_operations(scope, now_ms, rest)? {
+        scope.execute(
+            "UPDATE operations SET lease_until_ms = ?2 WHERE id = ?1",
+            params![record.id.to_string(), until_ms],
+        )?;
+        let overdue = record
+            .expires_at_s
+            .saturating_add(OVERDUE_S)
+            .saturating_mul(1000)
+            <= now_ms;
+        due.push(if overdue {
+            Due::Overdue(Box::new(record))
+        } else {
+            Due::Unsent(Box::new(record))
+        });
+    }
+    Ok(due)
+}
+
+fn callbacks(scope: &Scope<'_>, now_ms: i64, until_ms: i64, max: usize) -> Result<Vec<Due>, Fault> {
+    let mut statement = scope.prepare(
+        "UPDATE callbacks SET lease_until_ms = ?2 WHERE id IN (
+             SELECT id FROM callbacks WHERE state = 'pending' AND due_at_ms <= ?1 AND lease_until_ms <= ?1 ORDER BY due_at_ms, id LIMIT ?3)
+         RETURNING id, endpoint, webhook_id, body, attempts",
+    )?;
+    let max = i64::try_from(max).unwrap_or(i64::MAX);
+    let rows = statement.query_map(params![now_ms, until_ms, max], |row| {
+        Ok(Due::Callback(DueCallback {
+            id: row.get(0)?,
+            endpoint: row.get(1)?,
+            webhook_id: row.get(2)?,
+            body: row.get(3)?,
+            attempts: row.get(4)?,
+        }))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn open_operations(
+    scope: &Scope<'_>,
+    now_ms: i64,
+    max: usize,
+) -> Result<Vec<OperationRecord>, Fault> {
+    let sql = "SELECT doc FROM operations WHERE final = 0 AND lease_until_ms <= ?1
+        AND ((sent = 0 AND accepted_at_ms <= ?1 - ?2) OR (expires_at_s + ?3) * 1000 <= ?1) ORDER BY seq LIMIT ?4";
+    row::operations(
+        scope,
+        sql,
+        params![
+            now_ms,
+            SENDING_MS,
+            OVERDUE_S,
+            i64::try_from(max).unwrap_or(i64::MAX)
+        ],
+    )
+}
+
+/// Records what came of a callback.
+pub(super) fn record(
+    scope: &Scope<'_>,
+    callback: u64,
+    attempt: &Attempt,
+    now_ms: i64,
+) -> Result<(), Fault> {
+    let (state, due_at_ms, reason) = match attempt {
+        Attempt::Delivered => ("delivered", now_ms, None),
+        Attempt::RetryAt(at_ms, reason) => ("pending", *at_ms, Some(reason)),
+        Attempt::Parked(reason) => ("parked", now_ms, Some(reason)),
+    };
+    scope.execute(
+        "UPDATE callbacks SET state = ?2, due_at_ms = ?3, reason = ?4, attempts = attempts + 1, lease_until_ms = 0, changed_at_ms = ?5
+         WHERE id = ?1 AND state = 'pending'",
+        params![callback, state, due_at_ms, reason, now_ms],
+    )?;
+    Ok(())
+}
+
+/// Records that an operation's command is in its host's queue.
+pub(super) fn mark_sent(scope: &Scope<'_>, id: events::OperationId) -> Result<(), Fault> {
+    let Some(mut record) = row::operation(scope, id)? else {
+        return Ok(());
+    };
+    record.sent = true;
+    scope.execute(
+        "UPDATE operations SET sent = 1, doc = ?2 WHERE id = ?1",
+        params![id.to_string(), document::write(&record)?],
+    )?;
+    Ok(())
+}
