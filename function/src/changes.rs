@@ -1,0 +1,60 @@
+//! Tells waiting requests that the store may have something new. Level-triggered: a waiter re-reads
+//! the store, so a poke too many costs a read and a poke missed costs [`RECHECK`].
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+/// How often a waiter looks by itself, for changes that another process made.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// The notifier.
+#[derive(Debug, Clone)]
+pub struct Changes(watch::Sender<u64>);
+
+impl Changes {
+    /// A notifier that nobody waits on.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(watch::Sender::new(0))
+    }
+
+    /// Something changed.
+    pub fn poke(&self) {
+        self.0.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Begins to wait; to be called before the first read, so that no change is missed.
+    pub(crate) fn wait(&self, longest: Duration) -> Wait {
+        Wait {
+            changed: self.0.subscribe(),
+            deadline: Instant::now() + longest,
+        }
+    }
+}
+
+/// Somebody who reads until what it reads is final.
+pub(crate) struct Wait {
+    changed: watch::Receiver<u64>,
+    deadline: Instant,
+}
+
+impl Wait {
+    /// Returns true when it is worth reading again, and false once the time is over.
+    pub(crate) async fn again(&mut self) -> bool {
+        if Instant::now() >= self.deadline {
+            return false;
+        }
+        let wake = self.deadline.min(Instant::now() + RECHECK);
+        // A change since the last look returns at once.
+        let _ = timeout_at(wake, self.changed.changed()).await;
+        true
+    }
+}
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self::new()
+    }
+}

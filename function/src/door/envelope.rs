@@ -1,0 +1,55 @@
+//! Around every request: an id, a deadline, one log line, and problems written out. The log knows
+//! the route and never the path: paths hold keys.
+
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use uuid::Uuid;
+
+use super::prefer;
+use crate::problem::Problem;
+
+/// Longest that a request may take, beyond what it asked to wait for.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Runs a request.
+pub(super) async fn around(request: Request, next: Next) -> Response {
+    let (start, id) = (Instant::now(), Uuid::now_v7().to_string());
+    let method = request.method().clone();
+    let instance = request.uri().path().to_owned();
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map(|route| route.as_str().to_owned());
+    let deadline = DEADLINE + prefer::wait(request.headers());
+    let response = tokio::time::timeout(deadline, next.run(request)).await;
+    let mut response = response.unwrap_or_else(|_| {
+        let detail = "The request took too long and was given up; send it again, unchanged";
+        Problem::unavailable("deadline", detail).into_response()
+    });
+    let mut code = "";
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        code = problem.code;
+        let allow = response.headers().get(axum::http::header::ALLOW).cloned();
+        response = problem.render(&instance, &id);
+        if let Some(allow) = allow {
+            response
+                .headers_mut()
+                .insert(axum::http::header::ALLOW, allow);
+        }
+    }
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    tracing::info!(
+        request.id = %id, request.method = %method, request.route = route.as_deref().unwrap_or("none"),
+        response.status = response.status().as_u16(), response.code = code,
+        duration_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX), "request answered"
+    );
+    response
+}
