@@ -1,2 +1,71 @@
-//! Placeholder while the house is laid out.
-fn main() {}
+//! `gpuhook`: everything on one machine, and the tools of integrators and operators.
+
+mod data;
+
+mod setup;
+
+mod up;
+
+mod simulated_host;
+
+mod send;
+
+mod client;
+
+mod webhook;
+
+mod key;
+
+mod token;
+
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Webhooks in, GPU partitions out.
+///
+/// Start with `gpuhook up --simulate`: the whole path on this machine, no GPU and no cloud needed.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Up(up::UpArgs),
+    Send(send::SendArgs),
+    /// Make keys and secrets.
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+    /// Make bearer tokens for the read doors.
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    Verify(verify::VerifyArgs),
+    /// The simulated host, as `up --simulate` starts it.
+    #[command(hide = true)]
+    Simulator(simulator::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Up(args) => up::run(&args),
+        Command::Send(args) => send::run(args),
+        Command::Key(command) => key::run(command),
+        Command::Token(command) => token::run(command),
+        Command::Verify(args) => verify::run(&args),
+        Command::Simulator(arguments) => {
+            simulator::run_command(&arguments).map_err(anyhow::Error::from)
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

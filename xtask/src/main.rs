@@ -1,2 +1,41 @@
-//! Placeholder while the house is laid out.
-fn main() {}
+//! Repository tasks. `cargo xtask` lists them.
+
+mod ci;
+
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks of this repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Install what tests need and run every check: what CI runs, and what to run before a commit.
+    Ci(ci::CiArgs),
+    /// Check the rules of the house that no compiler checks: arrows, headers, sizes, names.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository");
+    let result = match Cli::parse().task {
+        Task::Ci(args) => ci::run(root, &args),
+        Task::Tidy => tidy::run(root),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

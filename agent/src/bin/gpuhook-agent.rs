@@ -89,7 +89,7 @@ fn run(at: &At) -> Result<ExitCode> {
         .context("start the async runtime")?;
     runtime.block_on(async {
         let backplane = SqliteBackplane::open(&config.backplane, Arc::clone(&clock))?;
-        let receiver = Arc::new(backplane.receiver(QueueName::Commands(config.host.clone())));
+        let receiver = Arc::new(backplane.receiver(&QueueName::Commands(config.host.clone())));
         let ends = Ends::of(&host, receiver, Arc::new(backplane), clock);
         let running = agent::start(config, ends).await?;
         // Without a supervisor that asked for it there is nobody to tell.

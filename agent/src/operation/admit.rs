@@ -297,6 +297,7 @@ mod tests {
         let known = Known {
             allocation: Some(Allocation {
                 id: events::AllocationId::of(&tenant, &spec.key),
+                operation: command(ALLOCATE, 1).op_id,
                 tenant,
                 gpu: "GPU-2a8b1d5e-0000-4000-8000-000000000001".parse().unwrap(),
                 profile: "T4-4Q".parse().unwrap(),

@@ -1,7 +1,9 @@
 //! An allocation as this host's ledger has it: what is desired, not what is.
 
 use events::operation::Allocate;
-use events::{AllocationId, AllocationKey, GpuUuid, Limits, PartitionId, ProfileName, TenantName};
+use events::{
+    AllocationId, AllocationKey, GpuUuid, Limits, OperationId, PartitionId, ProfileName, TenantName,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::limiter::GroupName;
@@ -11,6 +13,8 @@ use crate::limiter::GroupName;
 pub struct Allocation {
     /// Its id.
     pub id: AllocationId,
+    /// The allocate that made it: later events name it, so that they reach the same callbacks.
+    pub operation: OperationId,
     /// Whose.
     pub tenant: TenantName,
     /// The GPU it is on.

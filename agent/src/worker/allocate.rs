@@ -47,6 +47,9 @@ impl Shared {
             .map_or_else(|| observed.uuid.clone(), |known| known.gpu.clone());
         let wanted = Allocation {
             id,
+            operation: known
+                .as_ref()
+                .map_or(command.op_id, |known| known.operation),
             tenant: command.tenant.clone(),
             gpu: gpu.clone(),
             spec: spec.clone(),

@@ -144,6 +144,7 @@ impl Shared {
         let observation = self.partitioner.observe()?;
         let change = Change::Remove(id);
         let data = EventData {
+            op_id: Some(allocation.operation),
             allocation: Some(id),
             outcome: Some(Outcome::Released(Released {
                 allocation: id,

@@ -1,0 +1,157 @@
+//! The first webhook of a simulated machine: the whole path, each step with its time.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::receiver::Callback;
+use crate::client::{Answer, Client, problem};
+use crate::data::Data;
+use crate::{setup, webhook};
+
+/// How long each step may take; on a laptop the whole path takes well under a second.
+const STEP: Duration = Duration::from_secs(30);
+
+/// Sends one signed webhook through the real door and shows what comes of it.
+pub(super) async fn run(
+    data: &Data,
+    base: &str,
+    callbacks: &mut mpsc::Receiver<Callback>,
+) -> Result<()> {
+    let key = format!("demo:{}", jiff::Timestamp::now().as_millisecond());
+    let limits = r#"{"memory_mib":4096,"cpuset":"auto"}"#;
+    let body = format!(
+        r#"{{"op":"allocate","key":"{key}","profile":"T4-4Q","count":2,"limits":{limits},"ttl_s":900}}"#
+    );
+    println!("A first webhook, signed as of Standard Webhooks:\n  {body}\n");
+    let start = Instant::now();
+    let step = |text: String| {
+        println!(
+            "  {:>7.1} ms  {text}",
+            start.elapsed().as_secs_f64() * 1000.0
+        )
+    };
+
+    let answer = post(data, base, body).await?;
+    let operation = &answer.body["operations"][0];
+    let op_id = operation["op_id"]
+        .as_str()
+        .context("no op_id in the answer")?
+        .to_owned();
+    step(format!("202 accepted: operation {op_id} is durably queued"));
+
+    let path = operation["status_url"]
+        .as_str()
+        .context("no status_url in the answer")?
+        .to_owned();
+    let status = final_status(data, base, path).await?;
+    if status["state"] != "succeeded" {
+        bail!(
+            "the operation ended as {}: {}",
+            status["state"],
+            status["failure"]
+        );
+    }
+    let outcome = &status["outcome"];
+    let partitions = outcome["partitions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    for partition in &partitions {
+        let device = partition["sysfs_path"].as_str().unwrap_or_default();
+        let in_sysfs = data
+            .path(setup::SIMULATED)
+            .join("root")
+            .join(device.trim_start_matches('/'));
+        step(format!("partition {device} exists: {}", exists(&in_sysfs)));
+    }
+    step(format!("limits: {}", limits_line(outcome)));
+
+    let callback = tokio::time::timeout(STEP, wait_for(callbacks, &op_id)).await;
+    let callback = callback
+        .context("no callback arrived in time")?
+        .context("the callback receiver stopped")?;
+    let kind = callback.event["type"].as_str().unwrap_or_default();
+    step(format!(
+        "callback {kind} received, signatures {} verified",
+        callback.schemes
+    ));
+    println!();
+    Ok(())
+}
+
+async fn post(data: &Data, base: &str, body: String) -> Result<Answer> {
+    let secret = data.secret("secrets/webhook.whsec")?;
+    let client = Client::new(base, "");
+    let id = format!("msg_{}", uuid::Uuid::now_v7().simple());
+    let signed = webhook::sign(
+        &secret,
+        &id,
+        jiff::Timestamp::now().as_second(),
+        body.as_bytes(),
+    )?;
+    let answer =
+        tokio::task::spawn_blocking(move || client.post(setup::NAME, &signed, body.as_bytes()))
+            .await??;
+    if answer.status != 202 {
+        bail!(
+            "the webhook was answered {}: {}",
+            answer.status,
+            problem(&answer.body)
+        );
+    }
+    Ok(answer)
+}
+
+async fn final_status(data: &Data, base: &str, path: String) -> Result<Value> {
+    let client = Client::new(base, &data.secret("secrets/bearer.token")?);
+    tokio::task::spawn_blocking(move || {
+        let deadline = Instant::now() + STEP;
+        loop {
+            let status = client.wait(&path)?;
+            if !matches!(status["state"].as_str(), Some("queued" | "running")) {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "the operation is still {} after {} s",
+                    status["state"],
+                    STEP.as_secs()
+                );
+            }
+        }
+    })
+    .await?
+}
+
+async fn wait_for(callbacks: &mut mpsc::Receiver<Callback>, op_id: &str) -> Option<Callback> {
+    loop {
+        let callback = callbacks.recv().await?;
+        if callback.event["data"]["op_id"] == op_id {
+            return Some(callback);
+        }
+    }
+}
+
+fn exists(path: &Path) -> &'static str {
+    if path.exists() {
+        "yes, in the simulated host's sysfs"
+    } else {
+        "NO"
+    }
+}
+
+fn limits_line(outcome: &Value) -> String {
+    let state = outcome["limits_state"].as_str().unwrap_or("unknown");
+    match (
+        outcome["limits_reason"].as_str(),
+        outcome["partitions"][0]["cgroup_path"].as_str(),
+    ) {
+        (Some(reason), _) => format!("{state}: {reason}"),
+        (None, Some(group)) => format!("{state}, first control group {group}"),
+        (None, None) => state.to_owned(),
+    }
+}
