@@ -111,25 +111,21 @@ impl Intake {
     /// From bytes to ledger: verify, then parse, then decide. Returns what is to be worked on.
     fn enter(&self, body: &str) -> Result<Option<Command>, LedgerError> {
         let shared = self.workers.shared();
-        let (ledger, now_ms) = (&shared.ledger, shared.clock.now_ms());
-        let opened = envelope::open_bytes(body, COMMAND_TYPE, &self.keys);
-        let parsed = opened.and_then(|payload| {
-            let command =
-                serde_json::from_slice::<Command>(&payload).map_err(EnvelopeError::Payload)?;
-            Ok((command, digest(&payload)))
-        });
-        let (command, hash) = match parsed {
-            Ok(parsed) => parsed,
+        let now_ms = shared.clock.now_ms();
+        let (command, hash) = match self.open(body) {
+            Ok(opened) => opened,
             Err(error) => {
                 tracing::error!(
                     error = crate::chain(&error),
                     "a message on the command queue is not a command for this host; kept aside"
                 );
-                ledger.dead_letter(body, &error.to_string(), now_ms / 1000)?;
+                shared
+                    .ledger
+                    .dead_letter(body, &error.to_string(), now_ms / 1000)?;
                 return Ok(None);
             }
         };
-        let known = ledger.known(&command, now_ms / 1000)?;
+        let known = shared.ledger.known(&command, now_ms / 1000)?;
         let decided = admit(
             &command,
             &hash,
@@ -138,56 +134,55 @@ impl Intake {
             &shared.host,
             now_ms / 1000,
         );
-        let event = |kind, failure| NewEvent {
-            kind,
-            subject: command.op_id.to_string(),
-            tenant: Some(command.tenant.clone()),
-            data: EventData {
-                op_id: Some(command.op_id),
-                allocation: command.operation.allocation(&command.tenant),
-                revision: Some(command.revision),
-                failure,
-                ..EventData::default()
-            },
-            now_ms,
+        let take = |kind, failure| {
+            let (event, is_final) = (
+                event_of(&command, kind, failure, now_ms),
+                kind != EventKind::OperationAccepted,
+            );
+            shared.ledger.take(&command, &hash, event, is_final)
         };
+        let accepted = decided == Admit::Accept;
         match decided {
-            Admit::Accept => {
-                ledger.take(
-                    &command,
-                    &hash,
-                    event(EventKind::OperationAccepted, None),
-                    false,
-                )?;
-                (shared.on_event)();
-                return Ok(Some(command));
-            }
-            Admit::Known => ledger.report_again(command.op_id)?,
-            Admit::Refuse(failure) => ledger.take(
-                &command,
-                &hash,
-                event(EventKind::OperationRefused, Some(failure)),
-                true,
-            )?,
+            Admit::Accept => take(EventKind::OperationAccepted, None)?,
+            Admit::Known => shared.ledger.report_again(command.op_id)?,
+            Admit::Refuse(failure) => take(EventKind::OperationRefused, Some(failure))?,
             Admit::Expire => {
-                let failure = Failure::new(
-                    Code::Expired,
-                    "the command reached its host after its expiry; nothing was done",
-                );
-                ledger.take(
-                    &command,
-                    &hash,
-                    event(EventKind::OperationExpired, Some(failure)),
-                    true,
+                let text = "the command reached its host after its expiry; nothing was done";
+                take(
+                    EventKind::OperationExpired,
+                    Some(Failure::new(Code::Expired, text)),
                 )?;
             }
             Admit::DeadLetter(reason) => {
                 tracing::error!(operation.id = %command.op_id, reason, "a signed command cannot be executed here; kept aside");
-                ledger.dead_letter(body, reason, now_ms / 1000)?;
+                shared.ledger.dead_letter(body, reason, now_ms / 1000)?;
             }
         }
         (shared.on_event)();
-        Ok(None)
+        Ok(accepted.then_some(command))
+    }
+
+    /// The command of an envelope, with the hash of its signed bytes.
+    fn open(&self, body: &str) -> Result<(Command, [u8; 32]), EnvelopeError> {
+        let payload = envelope::open_bytes(body, COMMAND_TYPE, &self.keys)?;
+        let command = serde_json::from_slice(&payload).map_err(EnvelopeError::Payload)?;
+        Ok((command, digest(&payload)))
+    }
+}
+
+fn event_of(command: &Command, kind: EventKind, failure: Option<Failure>, now_ms: i64) -> NewEvent {
+    NewEvent {
+        kind,
+        subject: command.op_id.to_string(),
+        tenant: Some(command.tenant.clone()),
+        data: EventData {
+            op_id: Some(command.op_id),
+            allocation: command.operation.allocation(&command.tenant),
+            revision: Some(command.revision),
+            failure,
+            ..EventData::default()
+        },
+        now_ms,
     }
 }
 

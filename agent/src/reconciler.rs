@@ -56,6 +56,7 @@ impl Reconciler {
     }
 
     fn look(&self, said: &mut Option<HostInventory>) -> Result<(), WorkError> {
+        self.workers.enqueue_again();
         let shared = self.workers.shared();
         let observation: Observation = shared.partitioner.observe()?;
         let inventory = shared.inventory(&observation)?;

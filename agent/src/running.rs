@@ -84,7 +84,7 @@ pub struct Running {
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
     reporter: (watch::Sender<bool>, JoinHandle<()>),
-    reconciler: (mpsc::Sender<()>, std::thread::JoinHandle<()>),
+    reconciler: Reconciling,
 }
 
 /// Starts an agent on the current runtime.
@@ -114,29 +114,25 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
         clock: ends.clock,
         checks: ends.checks,
         on_event,
+        again: Mutex::default(),
     });
     let workers = Arc::new(Workers::new(Arc::clone(&shared)));
     resume(&workers)?;
     let snapshot = Arc::new(Mutex::new(Snapshot::default()));
-    let reconciler = Reconciler {
+    let reconciler = start_reconciler(Reconciler {
         workers: Arc::clone(&workers),
         snapshot: Arc::clone(&snapshot),
-    };
-    let (end, ended) = mpsc::channel();
-    let reconciler = std::thread::Builder::new()
-        .name("reconciler".to_owned())
-        .spawn(move || reconciler.run(&ended))
-        .expect("a thread can be started");
-    let reporter = Arc::new(Reporter {
+    });
+    // Its own end: it stops last, after what the workers still had to say.
+    let (silence, silenced) = watch::channel(false);
+    let reporter = Reporter {
         ledger,
         sender: ends.sender,
         key: config.host_key,
         host: config.host,
         poke,
-    });
-    // Its own end: it stops last, after what the workers still had to say.
-    let (silence, silenced) = watch::channel(false);
-    let reporter = tokio::spawn(reporter.run(silenced));
+    };
+    let reporter = tokio::spawn(Arc::new(reporter).run(silenced));
     let intake = Intake {
         receiver: ends.receiver,
         keys: config.function_keys,
@@ -149,13 +145,9 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
         snapshot,
         polled_at_ms,
     };
-    let serving = axum::serve(listener, server.clone().router())
-        .with_graceful_shutdown(until(stopped.clone()));
     let tasks = vec![
-        tokio::spawn(Arc::new(intake).run(stopped)),
-        tokio::spawn(async move {
-            let _ = serving.await;
-        }),
+        tokio::spawn(Arc::new(intake).run(stopped.clone())),
+        tokio::spawn(serve(listener, server.clone(), stopped)),
     ];
     Ok(Running {
         server,
@@ -163,8 +155,26 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
         stop,
         tasks,
         reporter: (silence, reporter),
-        reconciler: (end, reconciler),
+        reconciler,
     })
+}
+
+/// The reconciler's thread, which ends when the sender is dropped.
+type Reconciling = (mpsc::Sender<()>, std::thread::JoinHandle<()>);
+
+fn start_reconciler(reconciler: Reconciler) -> Reconciling {
+    let (end, ended) = mpsc::channel();
+    let thread = std::thread::Builder::new()
+        .name("reconciler".to_owned())
+        .spawn(move || reconciler.run(&ended));
+    (end, thread.expect("a thread can be started"))
+}
+
+async fn serve(listener: TcpListener, server: Server, stopped: watch::Receiver<bool>) {
+    let serving = axum::serve(listener, server.router()).with_graceful_shutdown(until(stopped));
+    if let Err(error) = serving.await {
+        tracing::error!(%error, "the agent's own server has ended");
+    }
 }
 
 async fn until(mut stopped: watch::Receiver<bool>) {

@@ -15,8 +15,8 @@ mod repair;
 
 mod report;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, mpsc};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use backplane::Clock;
@@ -35,7 +35,7 @@ pub(crate) use allocate::gpu_of;
 const QUEUE: usize = 256;
 
 /// Something to do on one GPU.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Job {
     /// An operation in the ledger.
     Operation(OperationId),
@@ -61,7 +61,13 @@ pub struct Shared {
     pub checks: Arc<dyn Fn() -> Vec<HealthCheck> + Send + Sync>,
     /// Called after something was put into the outbox.
     pub on_event: Arc<dyn Fn() + Send + Sync>,
+    /// Work that could not be ended (the host could not be observed, say): the reconciler queues it
+    /// again at its next look.
+    pub again: Mutex<BTreeSet<Work>>,
 }
+
+/// A job with the GPU whose worker does it.
+pub type Work = (Option<GpuUuid>, Job);
 
 /// Why an operation could not be ended in the ledger's terms.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +83,9 @@ pub enum WorkError {
 /// The running workers, by GPU. GPUs are added as they are seen.
 pub struct Workers {
     shared: Arc<Shared>,
-    threads: std::sync::Mutex<BTreeMap<Option<GpuUuid>, Worker>>,
+    threads: Mutex<BTreeMap<Option<GpuUuid>, Worker>>,
+    /// Work that waits for its worker: the same work is queued once, however often it is noticed.
+    waiting: Arc<Mutex<BTreeSet<Work>>>,
 }
 
 /// One worker: the end of its queue, and its thread.
@@ -89,7 +97,8 @@ impl Workers {
     pub fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
-            threads: std::sync::Mutex::default(),
+            threads: Mutex::default(),
+            waiting: Arc::default(),
         }
     }
 
@@ -99,31 +108,32 @@ impl Workers {
         &self.shared
     }
 
-    /// Queues work for a GPU (or for the host as a whole), starting its worker on first use. Blocks
-    /// while that queue is full.
+    /// Queues work for a GPU (or for the host as a whole), starting its worker on first use, unless
+    /// the same work waits already. Blocks while that queue is full.
     pub fn enqueue(&self, gpu: Option<&GpuUuid>, job: Job) {
-        let sender = {
-            let mut threads = self
-                .threads
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            let entry = threads
-                .entry(gpu.cloned())
-                .or_insert_with(|| start(&self.shared, gpu.cloned()));
-            entry.0.clone()
-        };
+        if !held(&self.waiting).insert((gpu.cloned(), job)) {
+            return;
+        }
+        let start = || start(&self.shared, gpu.cloned(), Arc::clone(&self.waiting));
+        let sender = held(&self.threads)
+            .entry(gpu.cloned())
+            .or_insert_with(start)
+            .0
+            .clone();
         // The worker ends only after its sender is dropped, in `stop`.
         let _ = sender.send(job);
     }
 
+    /// Queues again what could not be ended.
+    pub fn enqueue_again(&self) {
+        for (gpu, job) in std::mem::take(&mut *held(&self.shared.again)) {
+            self.enqueue(gpu.as_ref(), job);
+        }
+    }
+
     /// Lets every worker finish what it is at, and ends it. Queued work is in the ledger.
     pub fn stop(&self) {
-        let threads = std::mem::take(
-            &mut *self
-                .threads
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        let threads = std::mem::take(&mut *held(&self.threads));
         for (_, (sender, thread)) in threads {
             drop(sender);
             let _ = thread.join();
@@ -131,7 +141,16 @@ impl Workers {
     }
 }
 
-fn start(shared: &Arc<Shared>, gpu: Option<GpuUuid>) -> Worker {
+/// Locks; a panic elsewhere leaves these sets and maps whole.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn start(
+    shared: &Arc<Shared>,
+    gpu: Option<GpuUuid>,
+    waiting: Arc<Mutex<BTreeSet<Work>>>,
+) -> Worker {
     let (sender, jobs) = mpsc::sync_channel(QUEUE);
     let shared = Arc::clone(shared);
     let name = gpu.as_ref().map_or_else(
@@ -140,13 +159,14 @@ fn start(shared: &Arc<Shared>, gpu: Option<GpuUuid>) -> Worker {
     );
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         while let Ok(job) = jobs.recv() {
+            held(&waiting).remove(&(gpu.clone(), job));
             if let Err(error) = shared.run(gpu.as_ref(), job) {
-                // The work is still open in the ledger; the reconciler brings it back.
                 tracing::error!(
                     gpu.uuid = gpu.as_ref().map(GpuUuid::as_str),
                     error = crate::chain(&error),
-                    "work could not be ended"
+                    "work could not be ended; it is tried again"
                 );
+                held(&shared.again).insert((gpu.clone(), job));
             }
         }
     });

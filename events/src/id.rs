@@ -87,6 +87,9 @@ mod tests {
         assert_ne!(id.partition(0), id.partition(1));
         // Golden values: a change here would orphan every mdev in the field.
         assert_eq!(id.to_string(), "f1c9b6ee-c786-5219-9d4d-41f096da2630");
-        assert_eq!(id.partition(0).to_string(), "2fb112ee-7d1a-5ecd-abf1-7e4d357a4a9b");
+        assert_eq!(
+            id.partition(0).to_string(),
+            "2fb112ee-7d1a-5ecd-abf1-7e4d357a4a9b"
+        );
     }
 }

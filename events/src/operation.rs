@@ -357,40 +357,7 @@ impl Operation {
             }
         };
         match self {
-            Self::Allocate(allocate) => {
-                check(
-                    allocate.profile.is_some() != allocate.memory_mib.is_some(),
-                    "/profile",
-                    "give either profile or memory_mib",
-                );
-                check(
-                    allocate
-                        .memory_mib
-                        .is_none_or(|mib| (1..=16_777_216).contains(&mib)),
-                    "/memory_mib",
-                    "must be from 1 to 16777216",
-                );
-                check(
-                    allocate
-                        .compute_percent
-                        .is_none_or(|percent| (1..=100).contains(&percent)),
-                    "/compute_percent",
-                    "must be from 1 to 100",
-                );
-                check(
-                    (1..=64).contains(&allocate.count),
-                    "/count",
-                    "must be from 1 to 64",
-                );
-                check(
-                    allocate.ttl_s.is_none_or(is_lease),
-                    "/ttl_s",
-                    "must be from 1 to 31536000",
-                );
-                if let Some(limits) = &allocate.limits {
-                    check_limits(limits, &mut check);
-                }
-            }
+            Self::Allocate(allocate) => check_allocate(allocate, &mut check),
             Self::Renew(renew) => {
                 check(
                     renew.key.is_some() != renew.id.is_some(),
@@ -426,6 +393,41 @@ impl Operation {
 
 fn is_lease(ttl_s: u64) -> bool {
     (1..=LONGEST_LEASE_S).contains(&ttl_s)
+}
+
+fn check_allocate(allocate: &Allocate, check: &mut impl FnMut(bool, &str, &str)) {
+    check(
+        allocate.profile.is_some() != allocate.memory_mib.is_some(),
+        "/profile",
+        "give either profile or memory_mib",
+    );
+    check(
+        allocate
+            .memory_mib
+            .is_none_or(|mib| (1..=16_777_216).contains(&mib)),
+        "/memory_mib",
+        "must be from 1 to 16777216",
+    );
+    check(
+        allocate
+            .compute_percent
+            .is_none_or(|percent| (1..=100).contains(&percent)),
+        "/compute_percent",
+        "must be from 1 to 100",
+    );
+    check(
+        (1..=64).contains(&allocate.count),
+        "/count",
+        "must be from 1 to 64",
+    );
+    check(
+        allocate.ttl_s.is_none_or(is_lease),
+        "/ttl_s",
+        "must be from 1 to 31536000",
+    );
+    if let Some(limits) = &allocate.limits {
+        check_limits(limits, check);
+    }
 }
 
 fn check_limits(limits: &Limits, check: &mut impl FnMut(bool, &str, &str)) {

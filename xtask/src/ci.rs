@@ -25,9 +25,24 @@ const STEPS: [Step; 9] = [
     ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
     ("tidy", crate::tidy::run),
     ("trees", trees),
-    ("clippy", |root| cargo(root, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
+    ("clippy", |root| {
+        cargo(
+            root,
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        )
+    }),
     ("docs", docs),
-    ("build", |root| cargo(root, &["build", "--workspace", "--quiet"])),
+    ("build", |root| {
+        cargo(root, &["build", "--workspace", "--quiet"])
+    }),
     ("test", test),
     ("python", python),
 ];
@@ -38,7 +53,10 @@ pub(crate) fn run(root: &Path, args: &CiArgs) -> Result<()> {
         STEPS.iter().for_each(|(name, _)| println!("{name}"));
         return Ok(());
     }
-    let chosen: Vec<_> = STEPS.iter().filter(|(name, _)| args.only.as_deref().is_none_or(|only| only == *name)).collect();
+    let chosen: Vec<_> = STEPS
+        .iter()
+        .filter(|(name, _)| args.only.as_deref().is_none_or(|only| only == *name))
+        .collect();
     if chosen.is_empty() {
         bail!("no such step; `cargo xtask ci --list` names them");
     }
@@ -48,7 +66,9 @@ pub(crate) fn run(root: &Path, args: &CiArgs) -> Result<()> {
         let begun = Instant::now();
         if let Err(error) = step(root) {
             println!("ci: {done} passed, 1 failed");
-            return Err(error.context(format!("step {name} failed; repeat it with `cargo xtask ci --only {name}`")));
+            return Err(error.context(format!(
+                "step {name} failed; repeat it with `cargo xtask ci --only {name}`"
+            )));
         }
         println!("    {name}: {:.1} s", begun.elapsed().as_secs_f64());
     }
@@ -58,8 +78,14 @@ pub(crate) fn run(root: &Path, args: &CiArgs) -> Result<()> {
 }
 
 fn shell(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("start {:?}", command.get_program()))?;
-    if status.success() { Ok(()) } else { bail!("{command:?} ended with {status}") }
+    let status = command
+        .status()
+        .with_context(|| format!("start {:?}", command.get_program()))?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("{command:?} ended with {status}")
+    }
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
@@ -79,53 +105,121 @@ fn prepare(root: &Path) -> Result<()> {
     let python = venv_python(root);
     let requirements = root.join("tests/python/requirements.txt");
     if !python.exists() {
-        shell(Command::new("python3").args(["-m", "venv"]).arg(target(root).join("venv")))?;
+        shell(
+            Command::new("python3")
+                .args(["-m", "venv"])
+                .arg(target(root).join("venv")),
+        )?;
     }
-    shell(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(&requirements))?;
+    shell(
+        Command::new(&python)
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "-r",
+            ])
+            .arg(&requirements),
+    )?;
     if found("strace") {
         return Ok(());
     }
-    let root_user = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    let root_user = Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|id| id.stdout == b"0\n");
     if !root_user || !found("apt-get") {
-        println!("    strace is missing and cannot be installed here (not root, or no apt): the fdatasync test will say that it is skipped");
+        println!(
+            "    strace is missing and cannot be installed here (not root, or no apt): the fdatasync test will say that it is skipped"
+        );
         return Ok(());
     }
     let install = "apt-get install -y -qq strace >/dev/null || (apt-get update -qq >/dev/null && apt-get install -y -qq strace >/dev/null)";
-    let installed = Command::new("sh").args(["-c", install]).env("DEBIAN_FRONTEND", "noninteractive").stderr(Stdio::null()).status();
+    let installed = Command::new("sh")
+        .args(["-c", install])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stderr(Stdio::null())
+        .status();
     if !installed.is_ok_and(|status| status.success()) {
-        println!("    apt could not install strace: the fdatasync test will say that it is skipped");
+        println!(
+            "    apt could not install strace: the fdatasync test will say that it is skipped"
+        );
     }
     Ok(())
 }
 
 fn found(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    })
 }
 
 /// The crates of the quick edit-test loop have neither a cloud SDK nor the policy engine in their trees.
 fn trees(root: &Path) -> Result<()> {
-    for package in ["gpuhook-events", "gpuhook-placement", "gpuhook-simulator", "gpuhook-agent"] {
-        let tree = Command::new("cargo").current_dir(root).args(["tree", "--prefix", "none", "--edges", "normal,build", "-p", package]).output()?;
+    for package in [
+        "gpuhook-events",
+        "gpuhook-placement",
+        "gpuhook-simulator",
+        "gpuhook-agent",
+    ] {
+        let tree = Command::new("cargo")
+            .current_dir(root)
+            .args([
+                "tree",
+                "--prefix",
+                "none",
+                "--edges",
+                "normal,build",
+                "-p",
+                package,
+            ])
+            .output()?;
         if !tree.status.success() {
             bail!("cargo tree -p {package} ended with {}", tree.status);
         }
         let text = String::from_utf8_lossy(&tree.stdout).into_owned();
-        let heavy = text.lines().find(|line| line.starts_with("aws-") || line.starts_with("cedar-"));
+        let heavy = text
+            .lines()
+            .find(|line| line.starts_with("aws-") || line.starts_with("cedar-"));
         if let Some(line) = heavy {
-            bail!("{package} depends on {line}: `cargo tree -p {package} -i {}` shows how", line.split(' ').next().unwrap_or_default());
+            bail!(
+                "{package} depends on {line}: `cargo tree -p {package} -i {}` shows how",
+                line.split(' ').next().unwrap_or_default()
+            );
         }
-        println!("    {package}: {} crates, no aws-*, no cedar-*", text.lines().count());
+        println!(
+            "    {package}: {} crates, no aws-*, no cedar-*",
+            text.lines().count()
+        );
     }
     Ok(())
 }
 
 fn docs(root: &Path) -> Result<()> {
-    shell(Command::new("cargo").current_dir(root).args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
+    shell(
+        Command::new("cargo")
+            .current_dir(root)
+            .args(["doc", "--workspace", "--no-deps", "--quiet"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
 }
 
 fn test(root: &Path) -> Result<()> {
     if found("cargo-nextest") {
-        cargo(root, &["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail", "--hide-progress-bar"])
+        cargo(
+            root,
+            &[
+                "nextest",
+                "run",
+                "--workspace",
+                "--no-fail-fast",
+                "--status-level",
+                "fail",
+                "--hide-progress-bar",
+            ],
+        )
     } else {
         cargo(root, &["test", "--workspace", "--quiet", "--no-fail-fast"])
     }
@@ -134,6 +228,16 @@ fn test(root: &Path) -> Result<()> {
 fn python(root: &Path) -> Result<()> {
     let bins = target(root).join("debug");
     let mut run = Command::new(venv_python(root));
-    run.current_dir(root).args(["-m", "unittest", "discover", "--verbose", "--start-directory", "tests/python"]);
-    shell(run.env("GPUHOOK_BIN_DIR", bins).env("PYTHONDONTWRITEBYTECODE", "1"))
+    run.current_dir(root).args([
+        "-m",
+        "unittest",
+        "discover",
+        "--verbose",
+        "--start-directory",
+        "tests/python",
+    ]);
+    shell(
+        run.env("GPUHOOK_BIN_DIR", bins)
+            .env("PYTHONDONTWRITEBYTECODE", "1"),
+    )
 }

@@ -26,7 +26,9 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the repository");
     let result = match Cli::parse().task {
         Task::Ci(args) => ci::run(root, &args),
         Task::Tidy => tidy::run(root),

@@ -14,11 +14,30 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("agent", &["events", "placement", "backplane"]),
     ("simulator", &[]),
     ("simulator/nvml", &["simulator"]),
-    ("cli", &["events", "backplane", "function", "agent", "simulator", "gpuhook-simulator-nvml"]),
+    (
+        "cli",
+        &[
+            "events",
+            "backplane",
+            "function",
+            "agent",
+            "simulator",
+            "gpuhook-simulator-nvml",
+        ],
+    ),
     ("xtask", &[]),
 ];
 /// Every name by which one crate of the house can name another.
-const HOUSE: [&str; 8] = ["events", "placement", "backplane", "function", "agent", "simulator", "gpuhook-simulator-nvml", "gpuhook"];
+const HOUSE: [&str; 8] = [
+    "events",
+    "placement",
+    "backplane",
+    "function",
+    "agent",
+    "simulator",
+    "gpuhook-simulator-nvml",
+    "gpuhook",
+];
 
 /// Lines of code in a file, tests and comments aside; beyond it the file has two jobs.
 const MOST_LINES: usize = 400;
@@ -40,26 +59,40 @@ pub(crate) struct Violation {
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut found = arrows(root)?;
     for path in tracked(root)? {
-        let Ok(text) = std::fs::read_to_string(root.join(&path)) else { continue };
+        let Ok(text) = std::fs::read_to_string(root.join(&path)) else {
+            continue;
+        };
         found.extend(check_file(&path, &text));
     }
     for violation in &found {
         println!("{}: {}", violation.place, violation.rule);
     }
-    if found.is_empty() { Ok(()) } else { bail!("{} rules of the house are broken", found.len()) }
+    if found.is_empty() {
+        Ok(())
+    } else {
+        bail!("{} rules of the house are broken", found.len())
+    }
 }
 
 /// Files that git tracks or would track.
 fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
-    let list = Command::new("git").current_dir(root).args(["ls-files", "--cached", "--others", "--exclude-standard"]).output().context("run git ls-files")?;
-    Ok(String::from_utf8_lossy(&list.stdout).lines().map(PathBuf::from).collect())
+    let list = Command::new("git")
+        .current_dir(root)
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .output()
+        .context("run git ls-files")?;
+    Ok(String::from_utf8_lossy(&list.stdout)
+        .lines()
+        .map(PathBuf::from)
+        .collect())
 }
 
 fn arrows(root: &Path) -> Result<Vec<Violation>> {
     let mut found = Vec::new();
     for (folder, allowed) in ARROWS {
         let path = format!("{folder}/Cargo.toml");
-        let text = std::fs::read_to_string(root.join(&path)).with_context(|| format!("read {path}"))?;
+        let text =
+            std::fs::read_to_string(root.join(&path)).with_context(|| format!("read {path}"))?;
         found.extend(arrows_of(&path, &text, allowed));
     }
     Ok(found)
@@ -74,27 +107,42 @@ fn arrows_of(path: &str, manifest: &str, allowed: &[&str]) -> Vec<Violation> {
         }
         let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
         if section == "[dependencies]" && HOUSE.contains(&name) && !allowed.contains(&name) {
-            found.push(at(path, index, "arrows go one way: this crate must not see that one (ARCHITECTURE.md)"));
+            found.push(at(
+                path,
+                index,
+                "arrows go one way: this crate must not see that one (ARCHITECTURE.md)",
+            ));
         }
     }
     found
 }
 
 fn at(path: &str, index: usize, rule: &'static str) -> Violation {
-    Violation { place: format!("{path}:{}", index + 1), rule }
+    Violation {
+        place: format!("{path}:{}", index + 1),
+        rule,
+    }
 }
 
 fn check_file(path: &Path, text: &str) -> Vec<Violation> {
     let name = path.to_string_lossy();
     let mut found = Vec::new();
     if name == "ARCHITECTURE.md" && text.lines().count() > MOST_MAP_LINES {
-        found.push(at(&name, MOST_MAP_LINES, "ARCHITECTURE.md has at most 150 lines: it is a map"));
+        found.push(at(
+            &name,
+            MOST_MAP_LINES,
+            "ARCHITECTURE.md has at most 150 lines: it is a map",
+        ));
     }
     // Spelt apart, so that this file does not break its own rule.
     let machine = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
     for (index, line) in text.lines().enumerate() {
-        if machine.iter().any(|folder| line.contains(folder)) {
-            found.push(at(&name, index, "no path of one machine: nobody else has it"));
+        if machine.iter().any(|folder| names_folder(line, folder)) {
+            found.push(at(
+                &name,
+                index,
+                "no path of one machine: nobody else has it",
+            ));
         }
     }
     if path.extension().is_some_and(|extension| extension == "rs") {
@@ -103,22 +151,53 @@ fn check_file(path: &Path, text: &str) -> Vec<Violation> {
     found
 }
 
+/// Whether a line names an absolute folder; `dir/root/x` is not one.
+fn names_folder(line: &str, folder: &str) -> bool {
+    line.match_indices(folder).any(|(at, _)| {
+        !line[..at]
+            .ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == '}')
+    })
+}
+
 fn check_rust(name: &str, text: &str) -> Vec<Violation> {
     let mut found = Vec::new();
     if !text.starts_with("//!") {
-        found.push(at(name, 0, "every file opens with //!: what lives here and what must not"));
+        found.push(at(
+            name,
+            0,
+            "every file opens with //!: what lives here and what must not",
+        ));
     }
-    let stem = Path::new(name).file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    if ["mod", "utils", "util", "common", "helpers", "helper", "manager", "misc"].contains(&stem.as_str()) {
+    let stem = Path::new(name)
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    if [
+        "mod", "utils", "util", "common", "helpers", "helper", "manager", "misc",
+    ]
+    .contains(&stem.as_str())
+    {
         found.push(at(name, 0, "a file is named for the noun it defines"));
     }
     let banned = [
-        (concat!("#[al", "low("), "expect a lint with its reason, so that it goes when it is no longer needed"),
-        (concat!("#[ig", "nore"), "a test that does not run proves nothing"),
-        (concat!("#[should_", "panic"), "assert on the error instead of any panic"),
-        (concat!("if simu", "lated"), "production code never knows whether hardware is simulated"),
+        (
+            concat!("#[al", "low("),
+            "expect a lint with its reason, so that it goes when it is no longer needed",
+        ),
+        (
+            concat!("#[ig", "nore"),
+            "a test that does not run proves nothing",
+        ),
+        (
+            concat!("#[should_", "panic"),
+            "assert on the error instead of any panic",
+        ),
+        (
+            concat!("if simu", "lated"),
+            "production code never knows whether hardware is simulated",
+        ),
     ];
-    let is_test = name.contains("/tests/");
+    let is_test = name.contains("/tests/") || name.ends_with("/tests.rs");
     let mut code = 0;
     let mut function: Option<(usize, usize)> = None;
     let mut in_tests = is_test;
@@ -130,27 +209,44 @@ fn check_rust(name: &str, text: &str) -> Vec<Violation> {
                 found.push(at(name, index, rule));
             }
         }
-        if in_tests && (trimmed.contains(concat!("thread::sl", "eep")) || trimmed.contains(concat!("time::sl", "eep"))) {
-            found.push(at(name, index, "tests wait for a condition with a deadline, they do not sleep"));
+        if in_tests
+            && (trimmed.contains(concat!("thread::sl", "eep"))
+                || trimmed.contains(concat!("time::sl", "eep")))
+        {
+            found.push(at(
+                name,
+                index,
+                "tests wait for a condition with a deadline, they do not sleep",
+            ));
         }
         if !in_tests && !trimmed.is_empty() && !trimmed.starts_with("//") {
             code += 1;
         }
         let indent = line.len() - trimmed.len();
-        let starts = trimmed.split('(').next().is_some_and(|head| head.split(' ').any(|word| word == "fn"));
+        let starts = trimmed
+            .split('(')
+            .next()
+            .is_some_and(|head| head.split(' ').any(|word| word == "fn"));
         if starts && line.trim_end().ends_with('{') && !trimmed.starts_with("//") {
             function = Some((index, indent));
         }
-        if let Some((start, depth)) = function.filter(|(_, depth)| trimmed == "}" && *depth == indent) {
+        if let Some((start, depth)) =
+            function.filter(|(_, depth)| trimmed == "}" && *depth == indent)
+        {
             let _ = depth;
-            if index - start > MOST_FUNCTION_LINES {
+            // Tables of cases are long and flat; only code that branches has to fit a screen.
+            if index - start > MOST_FUNCTION_LINES && !in_tests {
                 found.push(at(name, start, "a function fits a screen: 70 lines"));
             }
             function = None;
         }
     }
     if code > MOST_LINES {
-        found.push(at(name, 0, "more than 400 lines of code: the file has two jobs"));
+        found.push(at(
+            name,
+            0,
+            "more than 400 lines of code: the file has two jobs",
+        ));
     }
     found
 }
@@ -178,7 +274,10 @@ mod tests {
             ("a/src/utils.rs", "//! x\n"),
             ("a/src/mod.rs", "//! x\n"),
             ("a/src/b.rs", concat!("//! x\n#[al", "low(dead_code)]\n")),
-            ("a/tests/it/b.rs", concat!("//! x\nstd::thread::sl", "eep(d);\n")),
+            (
+                "a/tests/it/b.rs",
+                concat!("//! x\nstd::thread::sl", "eep(d);\n"),
+            ),
             ("a/src/b.rs", concat!("//! x\nif simu", "lated {}\n")),
             ("a/src/b.rs", long.as_str()),
             ("a/src/b.rs", function.as_str()),
@@ -189,6 +288,9 @@ mod tests {
         assert_eq!(rules("a/src/b.rs", "//! x\nfn f() {}\n"), 0);
         assert_eq!(rules("ARCHITECTURE.md", &"x\n".repeat(151)), 1);
         let manifest = "[package]\nname = \"x\"\n[dependencies]\nagent.workspace = true\n[dev-dependencies]\nsimulator.workspace = true\n";
-        assert_eq!(arrows_of("function/Cargo.toml", manifest, &["events"]).len(), 1);
+        assert_eq!(
+            arrows_of("function/Cargo.toml", manifest, &["events"]).len(),
+            1
+        );
     }
 }

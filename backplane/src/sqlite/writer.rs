@@ -150,10 +150,12 @@ fn commit(scope: &Scope<'_>, group: &mut Vec<Request>) -> (Vec<Answer>, Result<(
         );
     }
     let outcome = scope.execute_batch("COMMIT").map_err(Fault::from);
-    if outcome.is_err() && !scope.is_autocommit()
-        && let Err(error) = scope.execute_batch("ROLLBACK") {
-            tracing::error!(error = %error, "backplane transaction could not be rolled back");
-        }
+    if outcome.is_err()
+        && !scope.is_autocommit()
+        && let Err(error) = scope.execute_batch("ROLLBACK")
+    {
+        tracing::error!(error = %error, "backplane transaction could not be rolled back");
+    }
     (answers, outcome)
 }
 

@@ -1,6 +1,9 @@
 //! The contract held against files: schemas, samples, and published vectors.
 
-#![expect(clippy::unwrap_used, reason = "a panic in a test is its failure report")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic in a test is its failure report"
+)]
 
 mod samples;
 mod schemas;

@@ -192,10 +192,11 @@ async fn serve(
         Answer::Text(text) => stream.write_all(text.as_bytes()).await?,
         Answer::Drip(text) => {
             stream.write_all(text.as_bytes()).await?;
+            let mut drop = tokio::time::interval(Duration::from_millis(20));
             loop {
+                drop.tick().await;
                 stream.write_all(b"x").await?;
                 stream.flush().await?;
-                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
         Answer::Flood(text) => {
