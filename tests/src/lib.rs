@@ -1,1 +1,0 @@
-//! Placeholder while the house is laid out.
