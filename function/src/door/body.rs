@@ -64,8 +64,8 @@ fn declared_length(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let framing = |detail| Problem::malformed("malformed-framing", detail);
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let (first, second) = (lengths.next(), lengths.next());
-    if second.is_some() || (first.is_some() && headers.contains_key(header::TRANSFER_ENCODING)) {
-        return Err(framing("The body's length is given in two ways"));
+    if second.is_some() {
+        return Err(framing("The body's length is given twice"));
     }
     let Some(length) = first else { return Ok(None) };
     let length = length.to_str().ok().and_then(|text| text.parse().ok());

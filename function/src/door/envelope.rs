@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
@@ -27,6 +27,9 @@ pub(super) async fn around(request: Request, next: Next) -> Response {
         .get::<MatchedPath>()
         .map(|route| route.as_str().to_owned());
     let deadline = DEADLINE + prefer::wait(request.headers());
+    // A request with chunks may have had a length too, which the server dropped; RFC 9112 §6.1 wants
+    // such a connection closed, so that nothing smuggled behind it is read as a request.
+    let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
     let response = tokio::time::timeout(deadline, next.run(request)).await;
     let mut response = response.unwrap_or_else(|_| {
         let detail = "The request took too long and was given up; send it again, unchanged";
@@ -35,13 +38,16 @@ pub(super) async fn around(request: Request, next: Next) -> Response {
     let mut code = "";
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         code = problem.code;
-        let allow = response.headers().get(axum::http::header::ALLOW).cloned();
+        let allow = response.headers().get(header::ALLOW).cloned();
         response = problem.render(&instance, &id);
         if let Some(allow) = allow {
-            response
-                .headers_mut()
-                .insert(axum::http::header::ALLOW, allow);
+            response.headers_mut().insert(header::ALLOW, allow);
         }
+    }
+    if chunked {
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
