@@ -388,6 +388,15 @@ tenants = ["acme"]
         """UUIDs of the mediated devices in the host's sysfs."""
         return sorted(os.listdir(self.host_folder / "root/sys/bus/mdev/devices"))
 
+    def simulate(self, request):
+        """Asks the simulated host's own socket: faults, reboots, VMs."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.host_folder / "sim.sock"))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(connection.makefile().readline())
+        assert "error" not in answer and "errno" not in answer, answer
+        return answer
+
     def available(self, kind="nvidia-232"):
         """What the host's GPUs say still fits of a type, by PCI address."""
         devices = self.host_folder / "root/sys/bus/pci/devices"

@@ -1,12 +1,10 @@
 """A 202 means fsynced, and a SIGKILL in the middle of an allocate doubles nothing."""
 
-import json
 import os
 import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import unittest
 
@@ -42,7 +40,7 @@ class Durability(unittest.TestCase):
         with Machine() as machine:
             machine.start()
             # The second create is held in the kernel, so that the kill falls between the two.
-            self.simulator(machine, {"fault": {"write_hold": {"path_suffix": "/create", "nth": 2}}})
+            machine.simulate({"fault": {"write_hold": {"path_suffix": "/create", "nth": 2}}})
             allocate = {"op": "allocate", "key": "crash", "profile": "T4-4Q", "count": 2}
             status, _, body = machine.post(allocate, message_id="msg_crash")
             self.assertEqual(status, 202, body)
@@ -50,7 +48,7 @@ class Durability(unittest.TestCase):
             machine.kill()
             self.assertEqual(len(machine.mdevs()), 1, "the kill came too late to prove anything")
             # The dead process's write goes on, as it does in a kernel.
-            self.simulator(machine, {"release": {}})
+            machine.simulate({"release": {}})
             machine.start()
             operation = machine.final(body["operations"][0]["status_url"])
             self.assertEqual(operation["state"], "succeeded", operation)
@@ -63,15 +61,6 @@ class Durability(unittest.TestCase):
             wait_until(lambda: machine.callbacks_about(operation["op_id"]), "the callback", alive=machine.alive)
             ids = {headers["webhook-id"] for headers, _ in machine.callbacks_about(operation["op_id"])}
             self.assertEqual(len(ids), 1, "one result")
-
-    def simulator(self, machine, request):
-        """Asks the simulated host's own socket."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(machine.host_folder / "sim.sock"))
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(connection.makefile().readline())
-        self.assertNotIn("error", answer)
-        return answer
 
 
 if __name__ == "__main__":

@@ -151,6 +151,42 @@ class Spine(unittest.TestCase):
             headers["x-api-key"] = "key_wrong_wrong_wrong_wrong_wrong"
             self.assertEqual(machine.request("POST", "/vgpu", body=body, headers=headers)[0], 401)
 
+    def test_a_release_that_overtakes_its_allocate_wins_and_a_used_key_may_be_used_again(self):
+        with Machine() as machine:
+            machine.start()
+
+            def outcome(operation):
+                status, _, body = machine.post(operation)
+                self.assertEqual(status, 202, body)
+                return machine.final(body["operations"][0]["status_url"])
+
+            early = outcome({"op": "release", "key": "late"})
+            self.assertEqual((early["state"], early["outcome"]["existed"]), ("succeeded", False))
+            late = outcome({"op": "allocate", "key": "late", "profile": "T4-4Q"})
+            self.assertEqual((late["state"], late["failure"]["code"]), ("refused", "released_before_allocate"))
+            for _ in range(2):
+                used = outcome({"op": "allocate", "key": "used", "profile": "T4-4Q"})
+                self.assertEqual(used["state"], "succeeded", used)
+                self.assertEqual(outcome({"op": "release", "key": "used"})["outcome"]["existed"], True)
+            other = outcome({"op": "allocate", "key": "spec", "profile": "T4-4Q"})
+            self.assertEqual(other["state"], "succeeded")
+            other = outcome({"op": "allocate", "key": "spec", "profile": "T4-8Q"})
+            self.assertEqual((other["state"], other["failure"]["code"]), ("refused", "use_resize"))
+            for unsupported in ({"op": "reset", "target": {"host": "gpu-1", "gpu": 0}}, {"op": "resize", "key": "spec", "profile": "T4-8Q"}):
+                refused = outcome(unsupported)
+                self.assertEqual((refused["state"], refused["failure"]["code"]), ("refused", "not_supported"))
+            renewed = outcome({"op": "renew", "key": "spec", "ttl_s": 3600})
+            self.assertEqual(renewed["outcome"]["kind"], "renewed", renewed)
+
+    def test_a_reboot_of_the_host_brings_every_partition_back_under_its_id(self):
+        with Machine() as machine:
+            machine.start()
+            _, _, body = machine.post(ALLOCATE)
+            self.assertEqual(machine.final(body["operations"][0]["status_url"])["state"], "succeeded")
+            before = machine.mdevs()
+            machine.simulate({"reboot": {}})
+            wait_until(lambda: machine.mdevs() == before, "the partitions to come back", alive=machine.alive)
+
     def test_a_lease_that_runs_out_is_removed_and_reported(self):
         with Machine() as machine:
             machine.start()

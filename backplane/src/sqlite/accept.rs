@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use events::{AllocationId, DeliveryId, HostName, Operation, OperationState};
+use events::outcome::Failure;
+use events::{AllocationId, Code, DeliveryId, HostName, Operation, OperationState};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Fault;
 use super::writer::Scope;
 use super::{document, row};
 use crate::store::{
-    Acceptance, Accepted, AllocationRecord, AllocationState, Digest, IdempotencyKeys,
+    Acceptance, Accepted, AllocationRecord, AllocationState, Digest, Ending, IdempotencyKeys,
     KnownDelivery, NewOperation, OperationRecord, Route,
 };
+
+/// How long a release that overtook its allocate wins.
+const TOMBSTONE_MS: i64 = 24 * 3600 * 1000;
 
 /// The delivery behind either of the keys, unless both have been forgotten by `now_ms`.
 pub(super) fn known(
@@ -136,9 +140,10 @@ fn operation(
     new: &NewOperation,
 ) -> Result<OperationRecord, Fault> {
     let allocation = new.operation.allocation(&acceptance.tenant);
-    let (host, group, ending) = match &new.route {
-        Route::Host { host, group, .. } => (Some(host.clone()), group.clone(), None),
-        Route::Settled(ending) => (None, String::new(), Some(ending)),
+    let overtaken = tombstone(scope, new, allocation, acceptance.now_ms)?;
+    let (host, group, ending) = match (&new.route, &overtaken) {
+        (_, Some(ending)) | (Route::Settled(ending), None) => (None, String::new(), Some(ending)),
+        (Route::Host { host, group, .. }, None) => (Some(host.clone()), group.clone(), None),
     };
     let record = OperationRecord {
         id: new.id,
@@ -179,8 +184,46 @@ fn operation(
             document::write(&record)?
         ],
     )?;
-    reserve(scope, new, &record, allocation)?;
+    if record.host.is_some() {
+        reserve(scope, new, &record, allocation)?;
+    }
     Ok(record)
+}
+
+/// A release that overtakes its allocate wins: a key that is released before it was ever allocated
+/// is blocked for a while, and its allocate is refused (DESIGN §4). After an ordinary release the
+/// key may be used again.
+fn tombstone(
+    scope: &Scope<'_>,
+    new: &NewOperation,
+    allocation: Option<AllocationId>,
+    now_ms: i64,
+) -> Result<Option<Ending>, Fault> {
+    let (Some(id), Operation::Allocate(_) | Operation::Release(_)) = (allocation, &new.operation)
+    else {
+        return Ok(None);
+    };
+    let id = id.to_string();
+    scope.execute("DELETE FROM tombstones WHERE until_ms <= ?1", [now_ms])?;
+    if let (Operation::Release(_), Route::Settled(_)) = (&new.operation, &new.route) {
+        scope.execute(
+            "INSERT INTO tombstones (allocation, until_ms) SELECT ?1, ?2
+             WHERE NOT EXISTS (SELECT 1 FROM revisions WHERE scope = ?3) ON CONFLICT (allocation) DO NOTHING",
+            params![id, now_ms.saturating_add(TOMBSTONE_MS), format!("allocation:{id}")],
+        )?;
+        return Ok(None);
+    }
+    let sql = "SELECT 1 FROM tombstones WHERE allocation = ?1";
+    let blocked = scope
+        .query_row(sql, [&id], |_| Ok(()))
+        .optional()?
+        .is_some();
+    let text = "the key was released before it was allocated; use another key";
+    Ok(blocked.then(|| Ending {
+        state: OperationState::Refused,
+        outcome: None,
+        failure: Some(Failure::new(Code::ReleasedBeforeAllocate, text)),
+    }))
 }
 
 /// Per allocation, or per message group for what is about no allocation.

@@ -77,6 +77,12 @@ CREATE INDEX operations_by_delivery ON operations (delivery, seq);
 CREATE INDEX operations_by_tenant ON operations (tenant, seq);
 CREATE INDEX operations_open ON operations (expires_at_s) WHERE final = 0;
 
+-- Keys that were released before they were ever allocated: until then an allocate of them is refused.
+CREATE TABLE tombstones (
+    allocation TEXT PRIMARY KEY,
+    until_ms   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- The highest revision given out, per allocation or per message group of a host.
 CREATE TABLE revisions (
     scope    TEXT PRIMARY KEY,
