@@ -1,5 +1,5 @@
 //! Tells waiting requests that the store may have something new. Level-triggered: a waiter re-reads
-//! the store, so a poke too many costs a read and a poke missed costs [`RECHECK`].
+//! the store, so a poke too many costs a read and a poke missed costs a second at most.
 
 use std::time::Duration;
 
