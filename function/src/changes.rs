@@ -58,3 +58,24 @@ impl Default for Changes {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_poke_wakes_at_once_even_if_it_came_before_the_wait() {
+        let changes = Changes::new();
+        let mut wait = changes.wait(Duration::from_secs(3600));
+        let ready = async |wait: &mut Wait| {
+            tokio::time::timeout(Duration::ZERO, wait.again())
+                .await
+                .ok()
+        };
+        assert_eq!(ready(&mut wait).await, None);
+        changes.poke();
+        assert_eq!(ready(&mut wait).await, Some(true));
+        assert_eq!(ready(&mut wait).await, None);
+        assert_eq!(ready(&mut changes.wait(Duration::ZERO)).await, Some(false));
+    }
+}

@@ -119,41 +119,30 @@ fn read(document: &Document<'_>, top: Section<'_>, environment: Environment<'_>)
         None => Some(Policy::shipped()),
         Some(section) => policy(document, section),
     };
-    let trust = Trust::load();
-    let endpoints: Vec<_> = top.tables("callback");
-    let named: BTreeSet<_> = endpoints
-        .iter()
-        .filter_map(|section| section.string("name").map(|name| name.value))
-        .collect();
-    let endpoints = endpoints
+    let (callbacks, names) = callbacks(document, &top, environment);
+    let hosts = top.tables("host");
+    let hosts = hosts
         .into_iter()
-        .filter_map(|section| callback::callback(document, section, environment, &trust));
-    let endpoints = unique(document, endpoints.collect(), "callback", |endpoint| {
-        endpoint.name().to_owned()
+        .filter_map(|section| host(document, section));
+    let hosts = unique(document, hosts.collect(), "host", |host| {
+        host.host.to_string()
     });
-    let hosts = top
-        .tables("host")
-        .into_iter()
-        .filter_map(|section| host(document, section))
-        .collect();
-    let hosts = unique(document, hosts, "host", |host| host.host.to_string());
-    let sources = top
-        .tables("source")
+    let sources = top.tables("source");
+    let sources = sources
         .into_iter()
         .filter_map(|section| source::source(document, section, environment));
-    let sources = sources.collect::<Vec<_>>();
+    let sources: Vec<_> = sources.collect();
     for source in &sources {
-        check_references(document, source, &named, &hosts);
+        check_references(document, source, &names, &hosts);
     }
     let sources = unique(document, sources, "source", |source| {
         source.caller.name.to_string()
     });
-    let tokens = top
-        .tables("token")
+    let tokens = top.tables("token");
+    let tokens = tokens
         .into_iter()
-        .filter_map(|section| source::token(document, section))
-        .collect();
-    let tokens = unique(document, tokens, "token", |token| {
+        .filter_map(|section| source::token(document, section));
+    let tokens = unique(document, tokens.collect(), "token", |token| {
         token.caller.name.to_string()
     });
     top.finish();
@@ -166,9 +155,35 @@ fn read(document: &Document<'_>, top: Section<'_>, environment: Environment<'_>)
         policy: policy?,
         sources,
         tokens,
-        callbacks: endpoints,
+        callbacks,
         hosts,
     })
+}
+
+/// The endpoints that can be used, and the names of all: a faulty endpoint is no reason to say that
+/// sources name one that does not exist.
+fn callbacks<'a>(
+    document: &Document<'_>,
+    top: &Section<'a>,
+    environment: Environment<'_>,
+) -> (Vec<Endpoint>, BTreeSet<&'a str>) {
+    let sections = top.tables("callback");
+    let names = sections
+        .iter()
+        .filter_map(|section| section.string("name"))
+        .map(|name| name.value)
+        .collect();
+    // The system's roots are read only where something is posted.
+    let Some(trust) = (!sections.is_empty()).then(Trust::load) else {
+        return (Vec::new(), names);
+    };
+    let endpoints = sections
+        .into_iter()
+        .filter_map(|section| callback::callback(document, section, environment, &trust));
+    let endpoints = unique(document, endpoints.collect(), "callback", |endpoint| {
+        endpoint.name().to_owned()
+    });
+    (endpoints, names)
 }
 
 fn default_listen() -> SocketAddr {

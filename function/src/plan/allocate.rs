@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use backplane::store::{AllocationRecord, HostView, NewOperation};
 use events::inventory::Reservation;
 use events::operation::{Allocate, HostTarget, Mode, Problem as FieldProblem, Target};
-use events::{AllocationId, GpuSelector, GpuUuid, HostName, Operation, ProfileName};
+use events::{AllocationId, GpuSelector, GpuUuid, HostName, Limits, Operation, ProfileName};
 use placement::{Candidate, Class, Placement, Unplaceable, place, smallest_profile};
 
 use super::{Asked, Planner, denied, host_route, invalid, settled};
@@ -171,7 +171,7 @@ fn difference(
     let target = asked.target.as_ref();
     [
         (asked.count != spec.count, "count"),
-        (asked.limits != spec.limits, "limits"),
+        (limits(asked) != limits(spec), "limits"),
         (asked.ttl_s != spec.ttl_s, "ttl_s"),
         (asked.consumer != spec.consumer, "consumer"),
         (
@@ -190,6 +190,14 @@ fn difference(
     ]
     .into_iter()
     .find_map(|(differs, what)| differs.then_some(what))
+}
+
+/// No limits, and a list of none, are the same.
+fn limits(allocate: &Allocate) -> Option<&Limits> {
+    allocate
+        .limits
+        .as_ref()
+        .filter(|limits| **limits != Limits::default())
 }
 
 fn fits_profile(
