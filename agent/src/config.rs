@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use events::HostName;
 use events::key::{PublicKey, SecretKey};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, ValueDeserializer};
 
 /// The configuration as loaded, keys included.
 #[derive(Debug)]
@@ -83,19 +86,6 @@ fn listen() -> SocketAddr {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Raw {
-    host: HostName,
-    state_dir: PathBuf,
-    paths: Paths,
-    queue: RawQueue,
-    keys: RawKeys,
-    #[serde(default)]
-    server: RawServer,
-    allow: Allow,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RawQueue {
     backplane: PathBuf,
 }
@@ -114,12 +104,6 @@ struct RawServer {
     listen: SocketAddr,
 }
 
-impl Default for RawServer {
-    fn default() -> Self {
-        Self { listen: listen() }
-    }
-}
-
 /// Everything wrong with a configuration, one `file:line: text` each.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", faults.join("\n"))]
@@ -132,60 +116,145 @@ impl Config {
     /// Reads `agent.toml` and the key files that it names.
     ///
     /// # Errors
-    /// All faults found.
+    /// The faults of all sections.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let one = |text: String| ConfigError { faults: vec![text] };
+        let failed = |text: String| ConfigError { faults: vec![text] };
         let text = std::fs::read_to_string(path)
-            .map_err(|error| one(format!("{}: {error}", path.display())))?;
-        let line_of = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
-        let raw: Raw = toml::from_str(&text).map_err(|error| {
-            let line = error.span().map_or(1, |span| line_of(span.start));
-            one(format!("{}:{line}: {}", path.display(), error.message()))
-        })?;
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let mut faults = Vec::new();
-        let mut fault =
-            |line: usize, text: String| faults.push(format!("{}:{line}: {text}", path.display()));
-        let host_key = read_key(&folder.join(&raw.keys.host))
-            .map_err(|text| fault(1, text))
-            .ok();
-        let mut function_keys = Vec::new();
-        for key in &raw.keys.functions {
-            match PublicKey::parse(key.get_ref()) {
-                Ok(key) => function_keys.push(key),
-                Err(error) => fault(
-                    line_of(key.span().start),
-                    format!("keys.functions: {error}"),
-                ),
+            .map_err(|error| failed(format!("{}: {error}", path.display())))?;
+        let mut document = Document {
+            path,
+            text: &text,
+            faults: Vec::new(),
+        };
+        let config = document.parse().and_then(|table| document.config(table));
+        match config {
+            Some(config) if document.faults.is_empty() => Ok(config),
+            _ => Err(ConfigError {
+                faults: document.faults,
+            }),
+        }
+    }
+}
+
+/// The text being read, with what was found wrong so far.
+struct Document<'a> {
+    path: &'a Path,
+    text: &'a str,
+    faults: Vec<String>,
+}
+
+impl<'a> Document<'a> {
+    fn fault(&mut self, offset: usize, text: &str) {
+        let line = 1 + self.text[..offset.min(self.text.len())]
+            .matches('\n')
+            .count();
+        self.faults
+            .push(format!("{}:{line}: {text}", self.path.display()));
+    }
+
+    fn parse(&mut self) -> Option<DeTable<'a>> {
+        match DeTable::parse(self.text) {
+            Ok(table) => Some(table.into_inner()),
+            Err(error) => {
+                self.fault(error.span().map_or(0, |span| span.start), error.message());
+                None
             }
         }
-        if raw.keys.functions.is_empty() {
-            fault(
-                1,
-                "keys.functions: at least one key is needed, or no command can be trusted"
-                    .to_owned(),
+    }
+
+    /// One top-level key, taken out of the table. A section's own first fault is reported.
+    fn take<T: DeserializeOwned>(
+        &mut self,
+        table: &mut DeTable<'a>,
+        name: &str,
+    ) -> Option<Spanned<T>> {
+        let value = table.remove(name)?;
+        let span = value.span();
+        match T::deserialize(ValueDeserializer::from(value)) {
+            Ok(read) => Some(Spanned::new(span, read)),
+            Err(error) => {
+                let at = error.span().map_or(span.start, |span| span.start);
+                self.fault(at, &format!("{name}: {}", error.message()));
+                None
+            }
+        }
+    }
+
+    fn require<T: DeserializeOwned>(
+        &mut self,
+        table: &mut DeTable<'a>,
+        name: &str,
+    ) -> Option<Spanned<T>> {
+        if !table.contains_key(name) {
+            self.fault(0, &format!("{name} is missing"));
+            return None;
+        }
+        self.take(table, name)
+    }
+
+    fn config(&mut self, mut table: DeTable<'a>) -> Option<Config> {
+        let host = self.require::<HostName>(&mut table, "host");
+        let state_dir = self.require::<PathBuf>(&mut table, "state_dir");
+        let paths = self.require::<Paths>(&mut table, "paths");
+        let queue = self.require::<RawQueue>(&mut table, "queue");
+        let keys = self.require::<RawKeys>(&mut table, "keys");
+        let has_server = table.contains_key("server");
+        let server = self.take::<RawServer>(&mut table, "server");
+        let allow = self.require::<Allow>(&mut table, "allow");
+        for (key, _) in table {
+            self.fault(
+                key.span().start,
+                &format!("unknown key '{}'", key.get_ref()),
             );
         }
-        if !raw.server.listen.ip().is_loopback() {
-            fault(
-                1,
-                "server.listen: must be a loopback address; this host opens no inbound port"
-                    .to_owned(),
+        let folder = self.path.parent().unwrap_or(Path::new(".")).to_owned();
+        let (host_key, function_keys) = self.keys(keys?, &folder);
+        let listen = match server {
+            Some(server) if !server.get_ref().listen.ip().is_loopback() => {
+                let text =
+                    "server.listen: must be a loopback address; this host opens no inbound port";
+                self.fault(server.span().start, text);
+                None
+            }
+            Some(server) => Some(server.into_inner().listen),
+            None => (!has_server).then(listen),
+        };
+        Some(Config {
+            host: host?.into_inner(),
+            state_dir: folder.join(state_dir?.into_inner()),
+            backplane: folder.join(queue?.into_inner().backplane),
+            paths: paths?.into_inner(),
+            host_key: host_key?,
+            function_keys,
+            listen: listen?,
+            allow: allow?.into_inner(),
+        })
+    }
+
+    fn keys(
+        &mut self,
+        keys: Spanned<RawKeys>,
+        folder: &Path,
+    ) -> (Option<SecretKey>, Vec<PublicKey>) {
+        let at = keys.span().start;
+        let keys = keys.into_inner();
+        let host_key = read_key(&folder.join(&keys.host))
+            .map_err(|text| self.fault(at, &format!("keys.host: {text}")))
+            .ok();
+        let mut function_keys = Vec::new();
+        for key in &keys.functions {
+            match PublicKey::parse(key.get_ref()) {
+                Ok(key) => function_keys.push(key),
+                Err(error) => self.fault(key.span().start, &format!("keys.functions: {error}")),
+            }
+        }
+        if keys.functions.is_empty() {
+            self.fault(
+                at,
+                "keys.functions: at least one key is needed, or no command can be trusted",
             );
         }
-        match host_key {
-            Some(host_key) if faults.is_empty() => Ok(Self {
-                host: raw.host,
-                state_dir: folder.join(raw.state_dir),
-                backplane: folder.join(raw.queue.backplane),
-                paths: raw.paths,
-                host_key,
-                function_keys,
-                listen: raw.server.listen,
-                allow: raw.allow,
-            }),
-            _ => Err(ConfigError { faults }),
-        }
+        (host_key, function_keys)
     }
 }
 

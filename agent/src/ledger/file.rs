@@ -1,13 +1,16 @@
 //! The ledger's file: made on first enrolment only, recognised ever after, never replaced.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 /// `GPHL` in SQLite's header: this file is a gpuhook ledger.
 const APPLICATION_ID: i32 = 0x4750_484c;
 /// Version of `schema.sql`.
 const SCHEMA_VERSION: i32 = 1;
+/// How long another process may take to let go of the ledger.
+const BUSY: Duration = Duration::from_millis(500);
 /// Present once a ledger was made: a state folder that has it and no ledger has lost it.
 const MARKER: &str = "enrolled";
 
@@ -20,6 +23,12 @@ pub enum FileError {
     )]
     Lost {
         /// Where it was.
+        path: PathBuf,
+    },
+    /// Another process has it.
+    #[error("{path} is in use by another agent process: two of them would both own the hardware")]
+    Locked {
+        /// The file.
         path: PathBuf,
     },
     /// Not a SQLite file, or damaged.
@@ -87,25 +96,22 @@ pub(super) fn open(state_dir: &Path) -> Result<Connection, FileError> {
         .map_err(io)?;
     }
     check(&path)?;
-    let unreadable = |source| FileError::Unreadable {
-        path: path.clone(),
-        source,
-    };
-    let connection = Connection::open_with_flags(
-        &path,
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )
-    .map_err(unreadable)?;
+    connect(&path).map_err(|source| match source.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FileError::Locked { path },
+        _ => FileError::Unreadable { path, source },
+    })
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY)?;
     // Two agents over one ledger would both own the hardware: the second fails here, at once.
-    connection
-        .pragma_update(None, "locking_mode", "EXCLUSIVE")
-        .map_err(unreadable)?;
-    connection
-        .pragma_update(None, "journal_mode", "WAL")
-        .map_err(unreadable)?;
-    connection
-        .pragma_update(None, "synchronous", "FULL")
-        .map_err(unreadable)?;
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // The lock is taken by the first access, not by asking for it.
+    connection.execute_batch("BEGIN IMMEDIATE; COMMIT")?;
     Ok(connection)
 }
 
@@ -146,16 +152,22 @@ fn create(path: &Path) -> Result<(), FileError> {
 
 /// Looks without changing anything.
 pub(super) fn check(path: &Path) -> Result<(), FileError> {
-    let unreadable = |source| FileError::Unreadable {
-        path: path.to_owned(),
-        source,
+    let failed = |source: rusqlite::Error| match source.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FileError::Locked {
+            path: path.to_owned(),
+        },
+        _ => FileError::Unreadable {
+            path: path.to_owned(),
+            source,
+        },
     };
     let connection =
-        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(unreadable)?;
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
+    connection.busy_timeout(BUSY).map_err(failed)?;
     let pragma = |name: &str| {
         connection
             .pragma_query_value(None, name, |row| row.get::<_, i32>(0))
-            .map_err(unreadable)
+            .map_err(failed)
     };
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
     if application != APPLICATION_ID {
