@@ -11,6 +11,7 @@ mod receiver;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -20,6 +21,9 @@ use crate::data::{self, Data};
 use crate::setup;
 use crate::simulated_host::SimulatedHost;
 use machine::Machine;
+
+/// How long stopping waits for the first webhook's allocation to be released.
+const UNDO: Duration = Duration::from_secs(5);
 
 /// Run everything on this machine: front door, workers and agent in one process.
 ///
@@ -81,10 +85,13 @@ async fn serve(data: &Data, simulated: bool, demo: bool) -> Result<()> {
         machine.base(),
         data.root().display()
     );
-    if let (true, Some(callbacks)) = (demo, &mut callbacks) {
-        machine.wait_for_inventory().await?;
-        demo::run(data, machine.base(), callbacks).await?;
-    }
+    let shown = match &mut callbacks {
+        Some(callbacks) if demo => {
+            machine.wait_for_inventory().await?;
+            Some(demo::run(data, machine.base(), callbacks).await?)
+        }
+        _ => None,
+    };
     if simulated {
         say_what_next(data, machine.base())?;
     }
@@ -94,6 +101,12 @@ async fn serve(data: &Data, simulated: bool, demo: bool) -> Result<()> {
         () = show(&mut callbacks) => {}
     }
     println!("stopping");
+    if let Some(key) = shown {
+        let undone = tokio::time::timeout(UNDO, demo::undo(data, machine.base(), &key)).await;
+        if !matches!(undone, Ok(Ok(()))) {
+            println!("{key} could not be released; its lease ends by itself");
+        }
+    }
     machine.stop().await;
     Ok(())
 }

@@ -43,8 +43,10 @@ class Up(unittest.TestCase):
                 self.assertIsNone(process.poll(), "it stays up")
             finally:
                 process.send_signal(signal.SIGINT)
-                process.communicate(timeout=60)
+                rest, _ = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 0)
+            self.assertIn('released demo:', rest)
+            self.assertIn('"succeeded"', rest)
             self.assertTrue(all(not f.stat().st_mode & 0o077 for f in data.glob("secrets/*")), "secrets are private")
 
     def read_until(self, process, word):

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -15,12 +15,12 @@ use crate::{setup, webhook};
 /// How long each step may take; on a laptop the whole path takes well under a second.
 const STEP: Duration = Duration::from_secs(30);
 
-/// Sends one signed webhook through the real door and shows what comes of it.
+/// Sends one signed webhook through the real door and shows what comes of it; returns its key.
 pub(super) async fn run(
     data: &Data,
     base: &str,
     callbacks: &mut mpsc::Receiver<Callback>,
-) -> Result<()> {
+) -> Result<String> {
     let key = format!("demo:{}", jiff::Timestamp::now().as_millisecond());
     let limits = r#"{"memory_mib":4096,"cpuset":"auto"}"#;
     let body = format!(
@@ -32,41 +32,26 @@ pub(super) async fn run(
         println!(
             "  {:>7.1} ms  {text}",
             start.elapsed().as_secs_f64() * 1000.0
-        )
+        );
     };
 
     let answer = post(data, base, body).await?;
     let operation = &answer.body["operations"][0];
-    let op_id = operation["op_id"]
-        .as_str()
-        .context("no op_id in the answer")?
-        .to_owned();
+    let op_id = text(&operation["op_id"], "op_id")?;
     step(format!("202 accepted: operation {op_id} is durably queued"));
 
-    let path = operation["status_url"]
-        .as_str()
-        .context("no status_url in the answer")?
-        .to_owned();
-    let status = final_status(data, base, path).await?;
-    if status["state"] != "succeeded" {
-        bail!(
-            "the operation ended as {}: {}",
-            status["state"],
-            status["failure"]
-        );
-    }
+    let status = final_status(data, base, text(&operation["status_url"], "status_url")?).await?;
+    let (state, failure) = (&status["state"], &status["failure"]);
+    ensure!(
+        state == "succeeded",
+        "the operation ended as {state}: {failure}"
+    );
     let outcome = &status["outcome"];
-    let partitions = outcome["partitions"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    for partition in &partitions {
-        let device = partition["sysfs_path"].as_str().unwrap_or_default();
-        let in_sysfs = data
-            .path(setup::SIMULATED)
-            .join("root")
-            .join(device.trim_start_matches('/'));
-        step(format!("partition {device} exists: {}", exists(&in_sysfs)));
+    for partition in outcome["partitions"].as_array().into_iter().flatten() {
+        let device = text(&partition["sysfs_path"], "sysfs_path")?;
+        let root = data.path(setup::SIMULATED).join("root");
+        let seen = exists(&root.join(device.trim_start_matches('/')));
+        step(format!("partition {device} exists: {seen}"));
     }
     step(format!("limits: {}", limits_line(outcome)));
 
@@ -74,13 +59,28 @@ pub(super) async fn run(
     let callback = callback
         .context("no callback arrived in time")?
         .context("the callback receiver stopped")?;
-    let kind = callback.event["type"].as_str().unwrap_or_default();
+    let kind = text(&callback.event["type"], "type")?;
     step(format!(
         "callback {kind} received, signatures {} verified",
         callback.schemes
     ));
     println!();
+    Ok(key)
+}
+
+/// Releases what the first webhook allocated: a machine that is switched off should leave no control
+/// groups on the one it was simulated on.
+pub(super) async fn undo(data: &Data, base: &str, key: &str) -> Result<()> {
+    let answer = post(data, base, format!(r#"{{"op":"release","key":"{key}"}}"#)).await?;
+    let path = text(&answer.body["operations"][0]["status_url"], "status_url")?;
+    let status = final_status(data, base, path).await?;
+    println!("released {key}: {}", status["state"]);
     Ok(())
+}
+
+fn text(value: &Value, name: &str) -> Result<String> {
+    let text = value.as_str().map(str::to_owned);
+    text.with_context(|| format!("no {name} in the answer"))
 }
 
 async fn post(data: &Data, base: &str, body: String) -> Result<Answer> {
