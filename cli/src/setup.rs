@@ -93,14 +93,14 @@ secrets = ["file:secrets/api.key"]
 roles = ["operator"]
 default_target = {{ host = "{host}" }}
 {callbacks}
-# Reads status: Authorization: Bearer <content of secrets/bearer.token>.
+# Reads status, and may release: Authorization: Bearer <content of secrets/bearer.token>.
 {token}
 [[host]]
 name = "{host}"
 pools = ["default"]
 public_key = "{public}"
 "#,
-        token = token::block(tenant, "local", hash),
+        token = token::block(tenant, "local", hash, &["operator".to_owned()]),
         public = agent.public(),
     )
 }

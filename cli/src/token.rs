@@ -4,7 +4,7 @@ use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Subcommand;
-use events::TenantName;
+use events::{SourceName, TenantName};
 use zeroize::Zeroizing;
 
 use crate::webhook;
@@ -19,7 +19,10 @@ pub(crate) enum TokenCommand {
         tenant: TenantName,
         /// A name for it, to tell tokens apart later.
         #[arg(long, default_value = "token")]
-        name: String,
+        name: SourceName,
+        /// A role, for tokens that may also release (DELETE /v1/allocations/{key}); may be repeated.
+        #[arg(long = "role")]
+        roles: Vec<String>,
     },
 }
 
@@ -34,21 +37,26 @@ pub(crate) fn generate() -> Result<(Zeroizing<String>, String)> {
 }
 
 /// The block for gpuhook.toml.
-pub(crate) fn block(tenant: &TenantName, name: &str, hash: &str) -> String {
-    format!(
-        "[[token]]\ntenant = \"{tenant}\"\nname = {}\nsha256 = \"{hash}\"\n",
-        toml::Value::from(name)
-    )
+pub(crate) fn block(tenant: &TenantName, name: &str, hash: &str, roles: &[String]) -> String {
+    let roles = match roles {
+        [] => String::new(),
+        roles => format!("roles = {}\n", toml::Value::from(roles.to_vec())),
+    };
+    format!("[[token]]\ntenant = \"{tenant}\"\nname = \"{name}\"\nsha256 = \"{hash}\"\n{roles}")
 }
 
 /// Runs a token command.
 pub(crate) fn run(command: TokenCommand) -> Result<()> {
-    let TokenCommand::New { tenant, name } = command;
+    let TokenCommand::New {
+        tenant,
+        name,
+        roles,
+    } = command;
     let (token, hash) = generate()?;
     println!("{}", token.as_str());
     eprintln!(
         "shown once; add this to gpuhook.toml and restart:\n\n{}",
-        block(&tenant, &name, &hash)
+        block(&tenant, name.as_str(), &hash, &roles)
     );
     Ok(())
 }

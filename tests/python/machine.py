@@ -223,6 +223,7 @@ default_target = {{ host = "gpu-1" }}
 [[token]]
 tenant = "acme"
 name = "test"
+roles = ["operator"]
 sha256 = "{sha256(self.token)}"
 
 [[token]]

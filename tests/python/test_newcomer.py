@@ -38,6 +38,8 @@ class Up(unittest.TestCase):
                 refused = run("send", "--data", data, '{"op":"allocate","key":"job-8","profile":"T4-99Q"}')
                 self.assertNotEqual(refused.returncode, 0)
                 self.assertIn("T4-8Q", refused.stderr, "the valid profiles are listed")
+                again = run("send", "--data", data, "--json", '{"op":"allocate","key":"job-7","profile":"T4-8Q"}')
+                self.assertIn("libvirt_xml", again.stdout, again.stderr)
                 gone = run("send", "--data", data, '{"op":"release","key":"job-7"}')
                 self.assertEqual(gone.returncode, 0, gone.stderr)
                 self.assertIsNone(process.poll(), "it stays up")

@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import unittest
+import urllib.parse
 
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from standardwebhooks import Webhook
@@ -219,6 +220,15 @@ class Spine(unittest.TestCase):
             self.assertNotIn("acme", json.dumps(hosts))
             self.assertIn("occupied", json.dumps(hosts))
             self.assertEqual(machine.get("/v1/hosts", token="gpht_wrong")[0], 401)
+            path = "/v1/allocations/" + urllib.parse.quote(ALLOCATE["key"], safe="")
+            delete = lambda token: machine.request("DELETE", path, headers={"authorization": f"Bearer {token}"})
+            self.assertEqual(delete(rival)[0], 403, "a token without roles only reads")
+            self.assertEqual(len(machine.mdevs()), 2)
+            self.assertEqual(machine.get(path)[2]["key"], ALLOCATE["key"])
+            status, _, body = delete(machine.token)
+            self.assertEqual(status, 202, body)
+            self.assertEqual(machine.final(body["operations"][0]["status_url"])["state"], "succeeded")
+            self.assertEqual(machine.mdevs(), [])
 
 
 if __name__ == "__main__":
