@@ -89,7 +89,23 @@ fn permitted(command: &Command, allow: &Allow) -> Result<(), Failure> {
     {
         return refuse("this host's allow-list does not have the tenant".to_owned());
     }
+    if let Operation::Allocate(allocate) = &command.operation {
+        let mode = mode_name(allocate.mode);
+        if !allow.modes.iter().any(|allowed| allowed == mode) {
+            return refuse(format!("this host's allow-list has no mode '{mode}'"));
+        }
+    }
     Ok(())
+}
+
+/// `any` means a mode with isolation, which here is vGPU.
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Vgpu | Mode::Any => "vgpu",
+        Mode::Mig => "mig",
+        Mode::Mps => "mps",
+        Mode::Timeslice => "timeslice",
+    }
 }
 
 fn supported(operation: &Operation) -> Result<(), Failure> {
@@ -174,7 +190,7 @@ mod tests {
         let own = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
         Allow {
             operations: own(operations),
-            modes: own(&["vgpu"]),
+            modes: own(&["vgpu", "mps"]),
             tenants: own(tenants),
         }
     }
@@ -254,6 +270,22 @@ mod tests {
             );
             assert_eq!(code(&admit), Some(Code::NotPermitted));
         }
+        let mut strict = allow(&["allocate"], &["*"]);
+        strict.modes.clear();
+        let host = "gpu-1".parse().unwrap();
+        let decided = admit(
+            &command(ALLOCATE, 1),
+            &[1; 32],
+            &fresh,
+            &strict,
+            &host,
+            1000,
+        );
+        assert_eq!(
+            code(&decided),
+            Some(Code::NotPermitted),
+            "no mode is allowed"
+        );
         for (operation, expect) in [
             (
                 r#"{"op":"allocate","key":"k","profile":"T4-4Q","mode":"mps"}"#,
