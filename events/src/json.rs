@@ -90,31 +90,24 @@ fn malformed(error: &serde_json::Error) -> JsonError {
 ///
 /// # Errors
 /// The value is not an object, or not a `T`.
-pub(crate) fn object<'de, D: Deserializer<'de>, T: ObjectField>(
+pub(crate) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<T, D::Error> {
-    T::read(Value::deserialize(deserializer)?).map_err(de::Error::custom)
+    read_object(Value::deserialize(deserializer)?).map_err(de::Error::custom)
 }
 
-/// A field read by [`object`]: a struct, or an optional one (`null` means absent).
-pub(crate) trait ObjectField: Sized {
-    fn read(value: Value) -> Result<Self, String>;
-}
-
-impl<T: DeserializeOwned> ObjectField for Option<T> {
-    fn read(value: Value) -> Result<Self, String> {
-        if value.is_null() {
-            Ok(None)
-        } else {
-            read_object(value).map(Some)
-        }
+/// As [`object`], for an optional field; `null` means absent.
+///
+/// # Errors
+/// The value is neither `null` nor an object that is a `T`.
+pub(crate) fn optional_object<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    if value.is_null() {
+        return Ok(None);
     }
-}
-
-impl ObjectField for crate::operation::HostTarget {
-    fn read(value: Value) -> Result<Self, String> {
-        read_object(value)
-    }
+    read_object(value).map(Some).map_err(de::Error::custom)
 }
 
 fn read_object<T: DeserializeOwned>(value: Value) -> Result<T, String> {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::gpu::GpuSelector;
 use crate::id::AllocationId;
-use crate::json::object;
+use crate::json::{object, optional_object};
 use crate::limits::Limits;
 use crate::name::{AllocationKey, HostName, PoolName, ProfileName, TenantName};
 
@@ -101,7 +101,7 @@ pub struct Allocate {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "object"
+        deserialize_with = "optional_object"
     )]
     pub target: Option<Target>,
     /// A vendor profile, such as `T4-4Q`. Either this or `memory_mib`.
@@ -126,7 +126,7 @@ pub struct Allocate {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "object"
+        deserialize_with = "optional_object"
     )]
     pub limits: Option<Limits>,
     /// Lease in seconds, 1 to 31,536,000; without it the allocation lives until released.
@@ -195,7 +195,7 @@ pub struct Resize {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "object"
+        deserialize_with = "optional_object"
     )]
     pub limits: Option<Limits>,
     /// When the partition is in use.
