@@ -61,12 +61,8 @@ pub(crate) fn run(args: SendArgs) -> Result<()> {
         .id
         .clone()
         .unwrap_or_else(|| format!("msg_{}", uuid::Uuid::now_v7().simple()));
-    let signed = webhook::sign(
-        &secret,
-        &id,
-        jiff::Timestamp::now().as_second(),
-        body.as_bytes(),
-    )?;
+    let now_s = jiff::Timestamp::now().as_second();
+    let signed = webhook::sign(&webhook::key(&secret)?, &id, now_s, body.as_bytes());
     let client = Client::new(&base, token.as_ref().map_or("", |token| token.as_str()));
     let answer = client.post(&args.source, &signed, body.as_bytes())?;
     if !matches!(answer.status, 200 | 202) {

@@ -76,9 +76,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
     let capture = capture(&args.headers, &args.body)?;
     let secret = args.secret_file.as_deref().map(read_secret).transpose()?;
     let verifier = match (&secret, &args.public_key) {
-        (Some(secret), _) => {
-            Verifier::V1(hmac::Key::new(hmac::HMAC_SHA256, &webhook::decode(secret)?))
-        }
+        (Some(secret), _) => Verifier::V1(webhook::key(secret)?),
         (None, Some(key)) => Verifier::V1a(PublicKey::parse(key)?),
         (None, None) => bail!("give --secret-file or --public-key"),
     };

@@ -1,8 +1,9 @@
 //! A webhook as a sender makes it: Standard Webhooks v1 over the exact bytes.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use function::signature::secret::v1_key;
 use ring::hmac;
 use zeroize::Zeroizing;
 
@@ -16,18 +17,14 @@ pub(crate) struct Signed {
     pub(crate) signature: String,
 }
 
-/// Signs `body` with a `whsec_…` secret as of `now_s`.
-pub(crate) fn sign(secret: &str, id: &str, now_s: i64, body: &[u8]) -> Result<Signed> {
-    let key = decode(secret)?;
-    let mac = hmac::sign(
-        &hmac::Key::new(hmac::HMAC_SHA256, &key),
-        &signed_content(id, &now_s.to_string(), body),
-    );
-    Ok(Signed {
+/// Signs `body` as of `now_s`.
+pub(crate) fn sign(key: &hmac::Key, id: &str, now_s: i64, body: &[u8]) -> Signed {
+    let mac = hmac::sign(key, &signed_content(id, &now_s.to_string(), body));
+    Signed {
         id: id.to_owned(),
         timestamp: now_s.to_string(),
         signature: format!("v1,{}", STANDARD.encode(mac)),
-    })
+    }
 }
 
 /// `id "." timestamp "." body`: what both v1 and v1a sign.
@@ -35,16 +32,9 @@ pub(crate) fn signed_content(id: &str, timestamp: &str, body: &[u8]) -> Vec<u8> 
     [id.as_bytes(), b".", timestamp.as_bytes(), b".", body].concat()
 }
 
-/// The key bytes of `whsec_<standard base64>`.
-pub(crate) fn decode(secret: &str) -> Result<Zeroizing<Vec<u8>>> {
-    let text = secret
-        .strip_prefix("whsec_")
-        .context("the secret must start with whsec_")?;
-    let key = STANDARD
-        .decode(text)
-        .map_err(|_| anyhow::anyhow!("the secret must be whsec_ and standard, padded base64"))?;
-    ensure!(key.len() >= 24, "the secret must hold at least 24 bytes");
-    Ok(Zeroizing::new(key))
+/// The key of a `whsec_` secret, by the rule that the front door and the callbacks have too.
+pub(crate) fn key(secret: &str) -> Result<hmac::Key> {
+    v1_key(secret).map_err(|error| anyhow::anyhow!("the secret {error}"))
 }
 
 /// A fresh `whsec_…` secret of 32 bytes.
@@ -70,14 +60,15 @@ mod tests {
     /// Vector SW-B of the Standard Webhooks libraries.
     #[test]
     fn the_published_vector_is_reproduced() {
+        let published = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let signed = sign(
-            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+            &hmac::Key::new(hmac::HMAC_SHA256, &published),
             "msg_p5jXN8AQM9LWM0D4loKWxJek",
             1_614_265_330,
             br#"{"test": 2432232314}"#,
         );
         assert_eq!(
-            signed.unwrap().signature,
+            signed.signature,
             "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
         );
     }

@@ -84,15 +84,11 @@ fn text(value: &Value, name: &str) -> Result<String> {
 }
 
 async fn post(data: &Data, base: &str, body: String) -> Result<Answer> {
-    let secret = data.secret("secrets/webhook.whsec")?;
+    let key = webhook::key(&data.secret("secrets/webhook.whsec")?)?;
     let client = Client::new(base, "");
     let id = format!("msg_{}", uuid::Uuid::now_v7().simple());
-    let signed = webhook::sign(
-        &secret,
-        &id,
-        jiff::Timestamp::now().as_second(),
-        body.as_bytes(),
-    )?;
+    let now_s = jiff::Timestamp::now().as_second();
+    let signed = webhook::sign(&key, &id, now_s, body.as_bytes());
     let answer =
         tokio::task::spawn_blocking(move || client.post(setup::NAME, &signed, body.as_bytes()))
             .await??;

@@ -45,9 +45,8 @@ struct Keys {
 
 /// Starts the receiver; verified callbacks arrive on the channel.
 pub(super) async fn start(data: &Data) -> Result<mpsc::Receiver<Callback>> {
-    let secret = webhook::decode(&data.secret("secrets/callback.whsec")?)?;
     let keys = Arc::new(Keys {
-        secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+        secret: webhook::key(&data.secret("secrets/callback.whsec")?)?,
         public: PublicKey::parse(&data.secret("keys/callback.whpk")?)?,
     });
     let certificate = CertificateDer::from_pem_file(data.path("keys/receiver.pem"))
