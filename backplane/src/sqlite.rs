@@ -21,6 +21,8 @@ mod receiver;
 
 mod row;
 
+mod allocation;
+
 mod accept;
 
 mod settle;

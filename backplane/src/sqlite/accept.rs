@@ -8,10 +8,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Fault;
 use super::writer::Scope;
-use super::{document, row};
+use super::{allocation, document, row};
 use crate::store::{
-    Acceptance, Accepted, AllocationRecord, AllocationState, Digest, Ending, IdempotencyKeys,
-    KnownDelivery, NewOperation, OperationRecord, Route,
+    Acceptance, Accepted, Digest, Ending, IdempotencyKeys, KnownDelivery, NewOperation,
+    OperationRecord, Route,
 };
 
 /// How long a release that overtook its allocate wins.
@@ -64,7 +64,7 @@ pub(super) fn accept(scope: &Scope<'_>, acceptance: Acceptance) -> Result<Accept
             },
         );
     }
-    if capacity_moved(scope, &acceptance.operations)? {
+    if capacity_moved(scope, &acceptance)? {
         return Ok(Accepted::CapacityMoved);
     }
     remember(scope, &acceptance)?;
@@ -75,29 +75,38 @@ pub(super) fn accept(scope: &Scope<'_>, acceptance: Acceptance) -> Result<Accept
     Ok(Accepted::New(records))
 }
 
-/// Whether any host changed since placement was decided on it. Checked before this delivery's own
-/// reservations, so that several on one host do not trip over each other.
-fn capacity_moved(scope: &Scope<'_>, operations: &[NewOperation]) -> Result<bool, Fault> {
-    let mut decided_on: BTreeMap<&HostName, u64> = BTreeMap::new();
-    for new in operations {
-        if let Route::Host {
+/// Whether an allocation would be placed on what is no longer so: on a host that changed since, or
+/// beside the host that already holds it. Asked before this delivery's own reservations, so that
+/// several on one host do not trip over each other.
+fn capacity_moved(scope: &Scope<'_>, acceptance: &Acceptance) -> Result<bool, Fault> {
+    let mut placed: BTreeMap<AllocationId, HostName> = BTreeMap::new();
+    for new in &acceptance.operations {
+        let Route::Host {
             host,
-            reservation: Some(_),
+            reservation,
             host_version,
             ..
         } = &new.route
-        {
-            decided_on.insert(host, *host_version);
-        }
-    }
-    for (host, version) in decided_on {
-        let sql = "SELECT version FROM hosts WHERE host = ?1";
-        let now: Option<u64> = scope
-            .query_row(sql, [host.as_str()], |row| row.get(0))
-            .optional()?;
-        if now != Some(version) {
+        else {
+            continue;
+        };
+        let (Operation::Allocate(_), Some(id)) =
+            (&new.operation, new.operation.allocation(&acceptance.tenant))
+        else {
+            continue;
+        };
+        let held = match placed.get(&id) {
+            Some(host) => Some(host.clone()),
+            None => allocation::holder(scope, id)?,
+        };
+        let moved = match held {
+            Some(holder) => holder != *host,
+            None => reservation.is_some() && row::host_version(scope, host)? != Some(*host_version),
+        };
+        if moved {
             return Ok(true);
         }
+        placed.insert(id, host.clone());
     }
     Ok(false)
 }
@@ -124,10 +133,8 @@ fn remember(scope: &Scope<'_>, acceptance: &Acceptance) -> Result<(), Fault> {
     ];
     for (kind, digest) in keys {
         let Some(digest) = digest else { continue };
-        // A content key outlives a forgotten id only for the same signed bytes: those were this delivery's.
         scope.execute(
-            "INSERT INTO idempotency_keys (kind, digest, delivery, forget_at_ms) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT (kind, digest) DO UPDATE SET delivery = excluded.delivery, forget_at_ms = excluded.forget_at_ms",
+            "INSERT INTO idempotency_keys (kind, digest, delivery, forget_at_ms) VALUES (?1, ?2, ?3, ?4)",
             params![kind, digest, acceptance.delivery.to_string(), acceptance.forget_at_ms],
         )?;
     }
@@ -240,7 +247,8 @@ fn next_revision(
     )?)
 }
 
-/// An allocate that holds capacity makes its allocation pending and the host another version.
+/// An allocate makes its allocation pending and, holding capacity, the host another version. One
+/// that is pending or live already has its capacity.
 fn reserve(
     scope: &Scope<'_>,
     new: &NewOperation,
@@ -249,14 +257,19 @@ fn reserve(
 ) -> Result<(), Fault> {
     let (
         Route::Host {
-            host,
-            reservation: Some(reservation),
-            ..
+            host, reservation, ..
         },
-        Operation::Allocate(allocate),
+        Operation::Allocate(_),
         Some(id),
     ) = (&new.route, &new.operation, allocation)
     else {
+        return Ok(());
+    };
+    if allocation::holder(scope, id)?.is_some() {
+        return Ok(());
+    }
+    allocation::begin(scope, record, host, reservation.as_ref())?;
+    let Some(reservation) = reservation else {
         return Ok(());
     };
     scope.execute(
@@ -267,18 +280,6 @@ fn reserve(
             document::write(reservation)?
         ],
     )?;
-    let pending = AllocationRecord {
-        id,
-        key: allocate.key.clone(),
-        tenant: record.tenant.clone(),
-        host: host.clone(),
-        gpu: reservation.gpu.clone(),
-        state: AllocationState::Pending,
-        spec: new.operation.clone(),
-        allocated: None,
-        changed_at_ms: record.accepted_at_ms,
-    };
-    row::put_allocation(scope, &pending, record.id)?;
     row::bump(scope, host)
 }
 

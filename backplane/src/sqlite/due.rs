@@ -73,13 +73,15 @@ fn callbacks(scope: &Scope<'_>, now_ms: i64, until_ms: i64, max: usize) -> Resul
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
+/// The unsent before the overdue, which may stay so for as long as their host is silent.
 fn open_operations(
     scope: &Scope<'_>,
     now_ms: i64,
     max: usize,
 ) -> Result<Vec<OperationRecord>, Fault> {
     let sql = "SELECT doc FROM operations WHERE final = 0 AND lease_until_ms <= ?1
-        AND ((sent = 0 AND accepted_at_ms <= ?1 - ?2) OR (expires_at_s + ?3) * 1000 <= ?1) ORDER BY seq LIMIT ?4";
+        AND ((sent = 0 AND accepted_at_ms <= ?1 - ?2) OR (expires_at_s + ?3) * 1000 <= ?1)
+        ORDER BY (expires_at_s + ?3) * 1000 <= ?1, seq LIMIT ?4";
     row::operations(
         scope,
         sql,

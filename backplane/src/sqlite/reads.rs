@@ -7,7 +7,7 @@ use events::{AllocationId, DeliveryId, HostName, OperationId, TenantName};
 use rusqlite::{Connection, Row, params};
 
 use super::fault::Fault;
-use super::{SqliteBackplane, accept, document, due, row, settle};
+use super::{SqliteBackplane, accept, allocation, document, due, row, settle};
 use crate::store::{
     Acceptance, Accepted, AllocationRecord, Attempt, Due, HostRecord, HostView, IdempotencyKeys,
     KnownDelivery, NewCallback, OperationRecord, Page, Reads, Settlement, Store, StoreError,
@@ -128,7 +128,10 @@ impl Reads for SqliteBackplane {
     ) -> Result<Option<AllocationRecord>> {
         let tenant = tenant.clone();
         let read = self.read(move |connection| {
-            Ok(row::allocation(connection, id)?.filter(|record| record.tenant == tenant))
+            let row = allocation::find(connection, id)?;
+            Ok(row
+                .map(|row| row.record)
+                .filter(|record| record.tenant == tenant))
         });
         read.await
             .map_err(|fault| fault.store("read an allocation"))

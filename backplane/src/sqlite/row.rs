@@ -1,11 +1,11 @@
-//! Rows that several transactions read and write: operations, allocations, hosts' versions.
+//! Rows that several transactions read and write: operations, hosts' versions.
 
-use events::{AllocationId, HostName, OperationId};
+use events::{HostName, OperationId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::document;
 use super::fault::Fault;
-use crate::store::{AllocationRecord, AllocationState, OperationRecord};
+use crate::store::OperationRecord;
 
 /// Parses a column whose text has a rule of its own.
 pub(super) fn parse<T>(what: &'static str, text: &str) -> Result<T, Fault>
@@ -60,62 +60,12 @@ pub(super) fn update_operation(
     Ok(())
 }
 
-/// One allocation.
-pub(super) fn allocation(
-    connection: &Connection,
-    id: AllocationId,
-) -> Result<Option<AllocationRecord>, Fault> {
-    let sql = "SELECT doc FROM allocations WHERE id = ?1";
-    let text: Option<String> = connection
-        .query_row(sql, [id.to_string()], |row| row.get(0))
-        .optional()?;
-    text.map(|text| document::read("allocation", &text))
-        .transpose()
-}
-
-/// Writes an allocation, new or known. `operation` is the allocate that stands behind it.
-pub(super) fn put_allocation(
-    connection: &Connection,
-    record: &AllocationRecord,
-    operation: OperationId,
-) -> Result<(), Fault> {
-    connection.execute(
-        "INSERT INTO allocations (id, tenant, host, state, operation, sequence, doc) VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6)
-         ON CONFLICT (id) DO UPDATE SET host = excluded.host, state = excluded.state, operation = excluded.operation, doc = excluded.doc",
-        params![
-            record.id.to_string(),
-            record.tenant.as_str(),
-            record.host.as_str(),
-            state(record.state),
-            operation.to_string(),
-            document::write(record)?
-        ],
-    )?;
-    Ok(())
-}
-
-/// Writes an allocation's new state back.
-pub(super) fn update_allocation(
-    connection: &Connection,
-    record: &AllocationRecord,
-) -> Result<(), Fault> {
-    connection.execute(
-        "UPDATE allocations SET state = ?2, doc = ?3 WHERE id = ?1",
-        params![
-            record.id.to_string(),
-            state(record.state),
-            document::write(record)?
-        ],
-    )?;
-    Ok(())
-}
-
-fn state(state: AllocationState) -> &'static str {
-    match state {
-        AllocationState::Pending => "pending",
-        AllocationState::Live => "live",
-        AllocationState::Ended => "ended",
-    }
+/// The host's version; `None` if it is not enrolled.
+pub(super) fn host_version(connection: &Connection, host: &HostName) -> Result<Option<u64>, Fault> {
+    let sql = "SELECT version FROM hosts WHERE host = ?1";
+    Ok(connection
+        .query_row(sql, [host.as_str()], |row| row.get(0))
+        .optional()?)
 }
 
 /// Marks a host as changed: what was placed on its old version must be placed again.

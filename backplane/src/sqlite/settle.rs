@@ -3,172 +3,172 @@
 
 use events::outcome::Outcome;
 use events::result::{EventKind, HostEvent, ResultEvent};
-use events::{AllocationId, HostName, Operation, OperationState};
+use events::{HostInventory, HostName, OperationState};
 use rusqlite::{OptionalExtension, params};
 
+use super::allocation::{self, Observation};
 use super::fault::Fault;
 use super::writer::Scope;
 use super::{document, row};
-use crate::store::{AllocationRecord, AllocationState, NewCallback, OperationRecord, Settlement};
+use crate::store::{NewCallback, Settlement};
 
-/// Applies an event of a host whose signature was verified.
+/// Applies an event of a host whose signature was verified. Its inventory is taken whenever it is
+/// newer than the one known, even with an event that moves nothing else: it is the host's own word.
 pub(super) fn settle(
     scope: &Scope<'_>,
     event: &HostEvent,
     callbacks: &[NewCallback],
     now_ms: i64,
 ) -> Result<Settlement, Fault> {
-    let observed = observe(scope, event, now_ms)?;
-    let settlement = match event.event.kind {
-        EventKind::HostObserved if observed => Settlement::Applied(None),
-        EventKind::HostObserved => Settlement::Stale,
-        EventKind::AllocationExpired | EventKind::AllocationLost | EventKind::AllocationChanged => {
-            of_allocation(scope, &event.event, now_ms)?
-        }
-        kind => of_operation(scope, &event.host, &event.event, kind.state(), now_ms)?,
+    let (host, event) = (&event.host, &event.event);
+    let seen = Observation {
+        host,
+        sequence: i64::try_from(event.sequence).unwrap_or(i64::MAX),
+        now_ms,
+    };
+    if !hear(scope, &seen)? {
+        return Ok(Settlement::Unknown);
+    }
+    let observed = match &event.data.inventory {
+        Some(inventory) => observe(scope, inventory, &seen)?,
+        None => false,
+    };
+    let settlement = match (event.kind.state(), event.kind) {
+        (Some(state), _) => settle_operation(scope, event, state, &seen)?,
+        (None, EventKind::HostObserved) => moved(observed),
+        (None, _) => settle_allocation(scope, event, &seen)?,
     };
     if matches!(settlement, Settlement::Applied(_)) {
-        for callback in callbacks {
-            scope.execute(
-                "INSERT INTO callbacks (endpoint, webhook_id, body, state, attempts, due_at_ms, changed_at_ms)
-                 VALUES (?1, ?2, ?3, 'pending', 0, ?4, ?4) ON CONFLICT (endpoint, webhook_id) DO NOTHING",
-                params![callback.endpoint, callback.webhook_id, callback.body, now_ms],
-            )?;
-        }
+        insert_callbacks(scope, callbacks, now_ms)?;
     }
     Ok(settlement)
 }
 
-/// Hears the host, and keeps its inventory unless a newer one is known. Whether it was news.
-fn observe(scope: &Scope<'_>, event: &HostEvent, now_ms: i64) -> Result<bool, Fault> {
-    let host = event.host.as_str();
-    scope.execute(
-        "UPDATE hosts SET heard_at_ms = ?2 WHERE host = ?1",
-        params![host, now_ms],
-    )?;
-    let Some(inventory) = &event.event.data.inventory else {
-        return Ok(false);
-    };
-    let changed = scope.execute(
-        "UPDATE hosts SET inventory = ?2, sequence = ?3, version = version + 1 WHERE host = ?1 AND (sequence IS NULL OR sequence < ?3)",
-        params![host, document::write(inventory)?, event.event.sequence],
-    )?;
-    Ok(changed > 0)
+fn moved(moved: bool) -> Settlement {
+    if moved {
+        Settlement::Applied(None)
+    } else {
+        Settlement::Stale
+    }
 }
 
-fn of_operation(
+/// Notes that the host was heard. Whether it is enrolled.
+fn hear(scope: &Scope<'_>, seen: &Observation<'_>) -> Result<bool, Fault> {
+    let heard = scope.execute(
+        "UPDATE hosts SET heard_at_ms = max(?2, coalesce(heard_at_ms, ?2)) WHERE host = ?1",
+        params![seen.host.as_str(), seen.now_ms],
+    )?;
+    Ok(heard == 1)
+}
+
+/// Takes an inventory unless a newer one is known. Whether it was taken.
+fn observe(
     scope: &Scope<'_>,
-    host: &HostName,
+    inventory: &HostInventory,
+    seen: &Observation<'_>,
+) -> Result<bool, Fault> {
+    let host = seen.host.as_str();
+    let sql = "SELECT inventory FROM hosts WHERE host = ?1 AND (sequence IS NULL OR sequence < ?2)";
+    let known: Option<Option<String>> = scope
+        .query_row(sql, params![host, seen.sequence], |row| row.get(0))
+        .optional()?;
+    let Some(known) = known else {
+        return Ok(false);
+    };
+    let known: Option<HostInventory> = known
+        .map(|text| document::read("inventory", &text))
+        .transpose()?;
+    // The same inventory at a later time moves no capacity: what was placed on it stays placed.
+    let taken_at_ms = inventory.taken_at_ms;
+    let changed = known.is_none_or(|known| {
+        HostInventory {
+            taken_at_ms,
+            ..known
+        } != *inventory
+    });
+    scope.execute(
+        "UPDATE hosts SET inventory = ?2, sequence = ?3, version = version + ?4 WHERE host = ?1",
+        params![host, document::write(inventory)?, seen.sequence, changed],
+    )?;
+    Ok(true)
+}
+
+fn settle_operation(
+    scope: &Scope<'_>,
     event: &ResultEvent,
-    next: Option<OperationState>,
-    now_ms: i64,
+    next: OperationState,
+    seen: &Observation<'_>,
 ) -> Result<Settlement, Fault> {
-    let (Some(id), Some(next)) = (event.data.op_id, next) else {
+    let Some(id) = event.data.op_id else {
         return Ok(Settlement::Unknown);
     };
-    let Some(mut record) = row::operation(scope, id)? else {
+    let ours = row::operation(scope, id)?.filter(|record| {
+        record.host.as_ref() == Some(seen.host) && event.tenant.as_ref() == Some(&record.tenant)
+    });
+    let Some(mut record) = ours else {
         return Ok(Settlement::Unknown);
     };
-    if record.host.as_ref() != Some(host) || event.tenant.as_ref() != Some(&record.tenant) {
-        return Ok(Settlement::Unknown);
-    }
     if !record.state.may_become(next) {
         return Ok(Settlement::Stale);
     }
     record.state = next;
-    record.changed_at_ms = now_ms;
+    record.changed_at_ms = seen.now_ms;
     // It has arrived: nothing is to be sent again.
     record.sent = true;
     if next.is_final() {
         record.outcome.clone_from(&event.data.outcome);
         record.failure.clone_from(&event.data.failure);
-        scope.execute(
-            "DELETE FROM reservations WHERE operation = ?1",
-            [id.to_string()],
-        )?;
-        row::bump(scope, host)?;
-        conclude(scope, &record, now_ms)?;
+        unreserve(scope, seen.host, &id.to_string())?;
+        allocation::conclude(scope, &record, seen)?;
     }
     row::update_operation(scope, &record)?;
     Ok(Settlement::Applied(Some(Box::new(record))))
 }
 
-/// What an operation's end means for its allocation.
-fn conclude(scope: &Scope<'_>, record: &OperationRecord, now_ms: i64) -> Result<(), Fault> {
-    let Some(id) = record.operation.allocation(&record.tenant) else {
-        return Ok(());
-    };
-    let Some(mut allocation) = row::allocation(scope, id)? else {
-        return Ok(());
-    };
-    match (&record.operation, record.state, &record.outcome) {
-        (
-            Operation::Allocate(_),
-            OperationState::Succeeded,
-            Some(Outcome::Allocated(allocated)),
-        ) => {
-            allocation.state = AllocationState::Live;
-            allocation.allocated = Some(allocated.clone());
-        }
-        // Only the allocate that made it pending takes it down with itself.
-        (Operation::Allocate(_), _, _)
-            if allocation.state == AllocationState::Pending && made_by(scope, id, record)? =>
-        {
-            allocation.state = AllocationState::Ended;
-        }
-        (Operation::Release(_), OperationState::Succeeded, _) => {
-            allocation.state = AllocationState::Ended
-        }
-        (Operation::Renew(_), OperationState::Succeeded, Some(Outcome::Renewed(renewed))) => {
-            if let Some(allocated) = &mut allocation.allocated {
-                allocated.expires_at = Some(renewed.expires_at);
-            }
-        }
-        _ => return Ok(()),
+/// Takes back what was promised to an operation, if anything was.
+fn unreserve(scope: &Scope<'_>, host: &HostName, operation: &str) -> Result<(), Fault> {
+    let sql = "DELETE FROM reservations WHERE operation = ?1";
+    match scope.execute(sql, [operation])? {
+        0 => Ok(()),
+        _ => row::bump(scope, host),
     }
-    allocation.changed_at_ms = now_ms;
-    row::update_allocation(scope, &allocation)
 }
 
-fn made_by(scope: &Scope<'_>, id: AllocationId, record: &OperationRecord) -> Result<bool, Fault> {
-    let sql = "SELECT 1 FROM allocations WHERE id = ?1 AND operation = ?2";
-    Ok(scope
-        .query_row(sql, params![id.to_string(), record.id.to_string()], |_| {
-            Ok(())
-        })
-        .optional()?
-        .is_some())
-}
-
-fn of_allocation(scope: &Scope<'_>, event: &ResultEvent, now_ms: i64) -> Result<Settlement, Fault> {
+fn settle_allocation(
+    scope: &Scope<'_>,
+    event: &ResultEvent,
+    seen: &Observation<'_>,
+) -> Result<Settlement, Fault> {
     let Some(id) = event.data.allocation else {
         return Ok(Settlement::Unknown);
     };
-    let known = row::allocation(scope, id)?.filter(|allocation| {
-        event.tenant.as_ref() == Some(&allocation.tenant) && is_from(event, allocation)
+    let ours = allocation::find(scope, id)?.filter(|row| {
+        row.record.host == *seen.host && event.tenant.as_ref() == Some(&row.record.tenant)
     });
-    let Some(mut allocation) = known else {
+    let Some(row) = ours else {
         return Ok(Settlement::Unknown);
     };
-    let newer = scope.execute(
-        "UPDATE allocations SET sequence = ?2 WHERE id = ?1 AND sequence < ?2",
-        params![id.to_string(), event.sequence],
-    )?;
-    if newer == 0 || allocation.state == AllocationState::Ended {
-        return Ok(Settlement::Stale);
-    }
-    match (&event.kind, &event.data.outcome) {
+    match (event.kind, &event.data.outcome) {
         (EventKind::AllocationChanged, Some(Outcome::Allocated(allocated))) => {
-            allocation.allocated = Some(allocated.clone())
+            allocation::change(scope, row, allocated, seen).map(moved)
         }
-        (EventKind::AllocationChanged, _) => {}
-        _ => allocation.state = AllocationState::Ended,
+        // A change that does not say to what.
+        (EventKind::AllocationChanged, _) => Ok(Settlement::Stale),
+        _ => allocation::end(scope, row, seen).map(moved),
     }
-    allocation.changed_at_ms = now_ms;
-    row::update_allocation(scope, &allocation)?;
-    Ok(Settlement::Applied(None))
 }
 
-fn is_from(event: &ResultEvent, allocation: &AllocationRecord) -> bool {
-    event.source == format!("/hosts/{}", allocation.host)
+fn insert_callbacks(
+    scope: &Scope<'_>,
+    callbacks: &[NewCallback],
+    now_ms: i64,
+) -> Result<(), Fault> {
+    for callback in callbacks {
+        scope.execute(
+            "INSERT INTO callbacks (endpoint, webhook_id, body, state, attempts, due_at_ms, changed_at_ms)
+             VALUES (?1, ?2, ?3, 'pending', 0, ?4, ?4) ON CONFLICT (endpoint, webhook_id) DO NOTHING",
+            params![callback.endpoint, callback.webhook_id, callback.body, now_ms],
+        )?;
+    }
+    Ok(())
 }

@@ -178,3 +178,59 @@ fn in_savepoint<T>(
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::sqlite::wake::Wakes;
+
+    /// What waits while a commit is under way shares the next one; one that fails harms no other.
+    #[tokio::test]
+    async fn requests_that_wait_share_one_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("writer.db");
+        let conn = Connection::open(&path).unwrap();
+        conn.execute_batch("CREATE TABLE numbers (number INTEGER)")
+            .unwrap();
+        let wakes = Wakes::start(&path).unwrap();
+        let writer = Rc::new(Writer::start(conn, wakes.waker()).unwrap());
+
+        let (release, held) = std::sync::mpsc::channel();
+        let first = writer.run(move |_| {
+            held.recv().unwrap();
+            Ok(())
+        });
+        let senders = async {
+            let local = tokio::task::LocalSet::new();
+            for number in 0..GROUP {
+                let writer = Rc::clone(&writer);
+                local.spawn_local(async move {
+                    let run = writer.run(move |scope| {
+                        scope.execute("INSERT INTO numbers VALUES (?1)", [number])?;
+                        if number == 7 {
+                            return Err(Fault::Contract("seven"));
+                        }
+                        Ok(number)
+                    });
+                    assert_eq!(run.await.is_ok(), number != 7);
+                });
+            }
+            // Runs once everyone before it in the set has queued its request.
+            local.spawn_local(async move { release.send(()).unwrap() });
+            local.await;
+        };
+        let (first, ()) = tokio::join!(first, senders);
+        first.unwrap();
+        assert_eq!(writer.commits(), 2);
+
+        drop(writer);
+        let conn = Connection::open(&path).unwrap();
+        let sql = "SELECT count(*), sum(number = 7) FROM numbers";
+        let (rows, sevens): (usize, usize) = conn
+            .query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap();
+        assert_eq!((rows, sevens), (GROUP - 1, 0));
+    }
+}
