@@ -1,0 +1,13 @@
+//! The agent at its door: signed commands in, hardware and results out, over fakes of its ends.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic in a test is its failure report"
+)]
+
+mod crashing;
+mod deciding;
+mod ending;
+mod fake;
+mod machine;
+mod performing;
