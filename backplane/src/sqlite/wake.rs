@@ -30,12 +30,14 @@ pub(super) struct Waker {
 }
 
 impl Waker {
-    /// Wakes everyone, here and in other processes.
-    pub(super) fn wake(&self) {
-        // Rewriting one byte is an event and never grows the file.
-        if let Err(error) = self.file.write_all_at(b"!", 0) {
+    /// Wakes everyone, here and in other processes. Whether it could.
+    pub(super) fn wake(&self) -> bool {
+        // Rewriting one byte is an event and needs no room on the disk.
+        let written = self.file.write_all_at(b"!", 0);
+        if let Err(error) = &written {
             tracing::warn!(error = %error, "backplane receivers could not be woken; they look again when their wait ends");
         }
+        written.is_ok()
     }
 }
 
@@ -65,6 +67,8 @@ impl Wakes {
             .truncate(false)
             .mode(0o600)
             .open(&wake_path)
+            // Takes its room now, so that waking works on a disk that is full by then.
+            .and_then(|file| file.write_all_at(b"!", 0).map(|()| file))
             .map_err(fault("create wake file of"))?;
         let waker = Waker {
             file: Arc::new(file),
@@ -100,9 +104,11 @@ impl Wakes {
 impl Drop for Wakes {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // The thread sits in a read; its own event gets it out.
-        self.waker.wake();
-        if let Some(thread) = self.thread.take() {
+        // The thread sits in a read; its own event gets it out. Without one it is left to the end of
+        // the process rather than waited for.
+        if self.waker.wake()
+            && let Some(thread) = self.thread.take()
+        {
             drop(thread.join());
         }
     }
