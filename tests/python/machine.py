@@ -312,7 +312,14 @@ tenants = ["acme"]
             self.process.wait(timeout=30)
 
     def close(self):
+        left = self._allocations()
         self.stop()
+        # A machine that is thrown away must leave no control groups on the one that runs the tests.
+        for allocation in left:
+            for group in pathlib.Path("/sys/fs/cgroup").glob(f"*/gpuhook/{allocation}"):
+                for child in group.glob("*/"):
+                    child.rmdir()
+                group.rmdir()
         self.simulator.terminate()
         self.simulator.wait(timeout=30)
         self.simulator.stdout.close()
@@ -320,6 +327,12 @@ tenants = ["acme"]
         self.log.close()
         if sys.exc_info()[0] is None:
             subprocess.run(["rm", "-rf", self.folder], check=True)
+
+    def _allocations(self):
+        if self.process is None or not self.alive():
+            return []
+        items = self.get("/v1/allocations")[2].get("items", [])
+        return [item["allocation"] if "allocation" in item else item["id"] for item in items]
 
     def __enter__(self):
         return self
