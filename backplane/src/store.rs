@@ -118,7 +118,7 @@ pub enum Accepted {
     InFlight(KnownDelivery),
     /// Known under other content.
     Mismatch,
-    /// A host changed since placement was decided: place again.
+    /// A host changed since placement was decided, or the key is held on another one: place again.
     CapacityMoved,
     /// The tenant's quota would be exceeded, in words.
     OverQuota(String),
@@ -158,7 +158,7 @@ pub struct OperationRecord {
     pub revision: u64,
     /// Where it stands.
     pub state: OperationState,
-    /// Whether its command has been queued.
+    /// Whether its command has been queued; true where there is none to queue.
     pub sent: bool,
     /// Unix milliseconds of acceptance; also the command's `iat`.
     pub accepted_at_ms: i64,
@@ -254,7 +254,8 @@ pub struct NewCallback {
 pub enum Settlement {
     /// It moved something; the operation after it, for operation events.
     Applied(Option<Box<OperationRecord>>),
-    /// It is older than what is known: nothing moved, no callback was queued.
+    /// It is older than what is known: no state moved, no callback was queued. Its inventory is taken
+    /// all the same when it is the newest.
     Stale,
     /// It names an operation that this store never accepted for that host and tenant.
     Unknown,
