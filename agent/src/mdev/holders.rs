@@ -1,11 +1,34 @@
 //! Who holds a mediated device: the VM it names, and processes with its VFIO group open.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use crate::probe::HostRoot;
 
+/// VFIO groups that processes have open: one walk over all processes serves every device.
+pub(super) struct OpenGroups(BTreeMap<PathBuf, Vec<u32>>);
+
+impl OpenGroups {
+    /// Walks `proc`. A process that vanishes while it is looked at holds nothing.
+    pub(super) fn read(root: &HostRoot, proc: &Path) -> Self {
+        let nodes = root.at("/dev/vfio");
+        let mut open = BTreeMap::<_, Vec<u32>>::new();
+        let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
+        for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+            let descriptors = std::fs::read_dir(proc.join(pid.to_string()).join("fd"));
+            for descriptor in descriptors.into_iter().flatten().flatten() {
+                match std::fs::read_link(descriptor.path()) {
+                    Ok(node) if node.starts_with(&nodes) => open.entry(node).or_default().push(pid),
+                    _ => {}
+                }
+            }
+        }
+        Self(open)
+    }
+}
+
 /// Holders of the device whose directory is `device`, for people; empty means unused.
-pub(super) fn of(root: &HostRoot, proc: &Path, device: &str) -> Vec<String> {
+pub(super) fn of(root: &HostRoot, open: &OpenGroups, device: &str) -> Vec<String> {
     let vm = root
         .read(&format!("{device}/nvidia/vm_name"))
         .unwrap_or_default();
@@ -14,34 +37,16 @@ pub(super) fn of(root: &HostRoot, proc: &Path, device: &str) -> Vec<String> {
         .into_iter()
         .collect();
     let group = std::fs::read_link(root.at(&format!("{device}/iommu_group"))).ok();
-    let group = group
+    let node = group
         .as_deref()
         .and_then(Path::file_name)
-        .and_then(|name| name.to_str().map(str::to_owned));
-    if let Some(group) = group {
-        let node = root.at(&format!("/dev/vfio/{group}"));
-        holders.extend(
-            processes(proc, &node)
-                .into_iter()
-                .map(|pid| format!("process {pid}")),
-        );
-    }
+        .map(|name| root.at("/dev/vfio").join(name));
+    let processes = node.and_then(|node| open.0.get(&node));
+    holders.extend(
+        processes
+            .into_iter()
+            .flatten()
+            .map(|pid| format!("process {pid}")),
+    );
     holders
-}
-
-/// Processes with `node` open. A process that vanishes while it is looked at holds nothing.
-fn processes(proc: &Path, node: &Path) -> Vec<u32> {
-    let Ok(entries) = std::fs::read_dir(proc) else {
-        return Vec::new();
-    };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let holds = |pid: &u32| {
-        let descriptors = std::fs::read_dir(proc.join(pid.to_string()).join("fd"));
-        descriptors.is_ok_and(|mut fds| {
-            fds.any(|fd| {
-                fd.is_ok_and(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == node))
-            })
-        })
-    };
-    pids.filter(holds).collect()
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 use events::inventory::ProfileInventory;
 use events::{Code, PartitionId, PciAddress, ProfileName};
 
-use super::{fail, holders};
+use super::fail;
+use super::holders::{self, OpenGroups};
 use crate::partitioner::{Class, ObservedPartition, PartitionError};
 use crate::probe::HostRoot;
 
@@ -140,6 +141,7 @@ fn partitions(
     let folder = HostRoot::device(pci);
     let failed = |error: std::io::Error| format!("read {folder}: {error}");
     let mut partitions = Vec::new();
+    let mut open = None;
     for entry in std::fs::read_dir(root.at(&folder)).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
         let Some(id) = name
@@ -165,7 +167,11 @@ fn partitions(
         partitions.push(ObservedPartition {
             id,
             profile: known.profile.clone(),
-            holders: holders::of(root, proc, &path),
+            holders: holders::of(
+                root,
+                open.get_or_insert_with(|| OpenGroups::read(root, proc)),
+                &path,
+            ),
             sysfs_path: device(id),
         });
     }

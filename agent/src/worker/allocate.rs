@@ -57,7 +57,13 @@ impl Shared {
             expires_at,
             phase: Phase::Live,
         };
-        let ours = match self.made_by_us(id, observed, &observation.epoch)? {
+        // A known allocation is desired already: its partitions are never rolled back, whatever its
+        // earlier steps left behind.
+        let made = match &known {
+            Some(_) => Ok(Vec::new()),
+            None => self.made_by_us(id, observed, &observation.epoch)?,
+        };
+        let ours = match made {
             Ok(ours) => ours,
             Err(residue) => {
                 return self.give_up(command, &wanted, Failure::new(Code::Internal, residue));

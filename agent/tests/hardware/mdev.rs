@@ -13,7 +13,7 @@ struct Host {
     partitioner: MdevPartitioner,
     client: Client,
     slot: Slot,
-    _simulator: Simulator,
+    simulator: Simulator,
     _folder: tempfile::TempDir,
 }
 
@@ -45,7 +45,7 @@ fn host() -> Host {
         partitioner,
         client,
         slot: Slot { gpu, id: id(1) },
-        _simulator: simulator,
+        simulator,
         _folder: folder,
     }
 }
@@ -177,6 +177,26 @@ fn what_a_vm_holds_is_not_removed_and_the_vm_is_named() {
         "no write was tried"
     );
     host.client.vm_close(id(1).0).unwrap();
+    host.partitioner.destroy(&host.slot(1)).unwrap();
+}
+
+#[test]
+fn what_a_process_has_open_is_not_removed_and_the_process_is_named() {
+    let host = host();
+    host.create(1, "T4-4Q").unwrap();
+    let root = host.simulator.root();
+    let group =
+        std::fs::read_link(root.join(format!("sys/bus/mdev/devices/{}/iommu_group", id(1))))
+            .unwrap();
+    let node = std::fs::File::open(root.join("dev/vfio").join(group.file_name().unwrap())).unwrap();
+    let error = host.partitioner.destroy(&host.slot(1)).unwrap_err();
+    assert_eq!(error.code, Code::InUse);
+    assert!(
+        error.message.contains(&std::process::id().to_string()),
+        "{}",
+        error.message
+    );
+    drop(node);
     host.partitioner.destroy(&host.slot(1)).unwrap();
 }
 

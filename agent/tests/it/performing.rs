@@ -125,3 +125,20 @@ async fn a_partition_that_bears_our_id_and_is_not_ours_is_left_alone() {
     assert_eq!(end.kind, EventKind::OperationRefused, "{end:?}");
     assert_eq!((machine.partitions(), machine.effects()), (vec![id], 0));
 }
+
+/// A live allocation asked for again is never rolled back, even when the hardware is not as it was.
+#[tokio::test]
+async fn asking_again_for_a_changed_allocation_fails_and_removes_nothing() {
+    let machine = Machine::start().await;
+    machine.done(1, 1, &allocate(r#","count":2"#)).await;
+    let id = machine.partitions()[0];
+    machine
+        .state
+        .lock()
+        .unwrap()
+        .partitions
+        .insert(id, ("T4-8Q".parse().unwrap(), Vec::new()));
+    let end = machine.done(2, 2, &allocate(r#","count":2"#)).await;
+    assert_eq!(end.kind, EventKind::OperationFailed, "{end:?}");
+    assert_eq!(machine.partitions().len(), 2);
+}
