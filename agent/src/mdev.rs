@@ -73,8 +73,14 @@ impl MdevPartitioner {
             Offer::Mdev => {
                 observed.backend = Some(Backend::Mdev);
                 match sysfs::read(&self.root, &self.proc, device.pci) {
-                    Ok((profiles, partitions)) => {
-                        (observed.profiles, observed.partitions) = (profiles, partitions)
+                    Ok(tree) => {
+                        (observed.profiles, observed.partitions) = (tree.profiles, tree.partitions);
+                        let leaving = tree.leaving.first().map(|id| {
+                            format!(
+                                "stuck: the removal of {id} has not come back; stop what holds it"
+                            )
+                        });
+                        observed.unavailable = observed.unavailable.or(leaving);
                     }
                     // What cannot be read is not empty: nothing is placed here until it can.
                     Err(error) => observed.unavailable = Some(error),

@@ -28,14 +28,21 @@ pub(super) fn device(id: PartitionId) -> String {
     format!("/sys/bus/mdev/devices/{id}")
 }
 
-/// Profiles and partitions of the GPU at `pci`.
-pub(super) fn read(
-    root: &HostRoot,
-    proc: &Path,
-    pci: PciAddress,
-) -> Result<(Vec<ProfileInventory>, Vec<ObservedPartition>), String> {
+/// What the tree of one GPU shows.
+pub(super) struct Tree {
+    /// Types with what fits now.
+    pub(super) profiles: Vec<ProfileInventory>,
+    /// Devices.
+    pub(super) partitions: Vec<ObservedPartition>,
+    /// Devices whose removal has begun and not ended: something still holds them, and they take
+    /// room. They have lost their type and left the host's list (kernel facts §1).
+    pub(super) leaving: Vec<PartitionId>,
+}
+
+/// Reads the tree of the GPU at `pci`.
+pub(super) fn read(root: &HostRoot, proc: &Path, pci: PciAddress) -> Result<Tree, String> {
     let kinds = kinds(root, pci)?;
-    let partitions = partitions(root, proc, pci, &kinds)?;
+    let (partitions, leaving) = partitions(root, proc, pci, &kinds)?;
     let mut profiles: Vec<_> = kinds
         .into_iter()
         .map(|kind| ProfileInventory {
@@ -46,7 +53,11 @@ pub(super) fn read(
         })
         .collect();
     profiles.sort_by(|a, b| (a.memory_mib, &a.profile).cmp(&(b.memory_mib, &b.profile)));
-    Ok((profiles, partitions))
+    Ok(Tree {
+        profiles,
+        partitions,
+        leaving,
+    })
 }
 
 /// The type that a profile name means on one GPU, with what it has room for now.
@@ -130,17 +141,17 @@ fn kind(root: &HostRoot, path: String) -> Result<Kind, String> {
     })
 }
 
-/// Devices of this GPU: children of its directory with an `mdev_type`. The host-wide list would do
-/// for healthy ones, but a device whose removal blocks has left that list and still takes room.
+/// Devices of this GPU, and those that are leaving: children of its directory with and without an
+/// `mdev_type`. The host-wide list would not show the latter.
 fn partitions(
     root: &HostRoot,
     proc: &Path,
     pci: PciAddress,
     kinds: &[Kind],
-) -> Result<Vec<ObservedPartition>, String> {
+) -> Result<(Vec<ObservedPartition>, Vec<PartitionId>), String> {
     let folder = HostRoot::device(pci);
     let failed = |error: std::io::Error| format!("read {folder}: {error}");
-    let mut partitions = Vec::new();
+    let (mut partitions, mut leaving) = (Vec::new(), Vec::new());
     let mut open = None;
     for entry in std::fs::read_dir(root.at(&folder)).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
@@ -157,8 +168,13 @@ fn partitions(
             .as_deref()
             .and_then(Path::file_name)
             .and_then(|name| name.to_str().map(str::to_owned));
-        // Gone between listing and looking, or on its way out.
-        let Some(kind) = kind else { continue };
+        let Some(kind) = kind else {
+            // Unless it has gone between listing and looking.
+            if root.at(&path).is_dir() {
+                leaving.push(id);
+            }
+            continue;
+        };
         let known = kinds
             .iter()
             .find(|known| known.path.ends_with(&format!("/{kind}")));
@@ -176,5 +192,5 @@ fn partitions(
         });
     }
     partitions.sort_by_key(|partition| partition.id);
-    Ok(partitions)
+    Ok((partitions, leaving))
 }

@@ -200,6 +200,36 @@ fn what_a_process_has_open_is_not_removed_and_the_process_is_named() {
     host.partitioner.destroy(&host.slot(1)).unwrap();
 }
 
+/// A removal that a VM blocks is not a removal, although the device has left the host's list.
+#[test]
+fn a_removal_that_blocks_makes_the_gpu_stuck_until_it_comes_back() {
+    let mut host = host();
+    host.create(1, "T4-4Q").unwrap();
+    host.create(2, "T4-4Q").unwrap();
+    host.client.vm_open(id(1).0, "vm1").unwrap();
+    let path = format!("/sys/bus/mdev/devices/{}/remove", id(1));
+    let mut remover = Client::connect(host.simulator.dir()).unwrap();
+    let removal = std::thread::spawn(move || remover.write(&path, b"1"));
+    let waits = |state: &simulator::State| !state.waiting.is_empty();
+    host.client
+        .wait_for(std::time::Duration::from_secs(20), waits)
+        .unwrap();
+    let observed = host.partitioner.observe_gpu(&host.slot.gpu).unwrap();
+    assert!(
+        observed
+            .unavailable
+            .as_ref()
+            .unwrap()
+            .contains(&id(1).to_string()),
+        "{observed:?}"
+    );
+    assert_eq!(observed.partitions.len(), 1, "its sibling is still seen");
+    host.client.vm_close(id(1).0).unwrap();
+    removal.join().unwrap().unwrap();
+    let observed = host.partitioner.observe_gpu(&host.slot.gpu).unwrap();
+    assert_eq!((observed.unavailable, observed.partitions.len()), (None, 1));
+}
+
 /// Each errno of the table reaches its class; what a passing shortage meant is tried again.
 #[test]
 fn errnos_reach_their_class() {
