@@ -1,6 +1,7 @@
 """The agent as a process of its own beside the front door, as on a GPU host, and what its operator
 asks it. They share nothing but the backplane's file."""
 
+import http.client
 import json
 import signal
 import subprocess
@@ -53,9 +54,15 @@ class AgentBeside(unittest.TestCase):
             self.assertIn(part, text)
         self.assertEqual(status["healthy"], True)
         self.assertEqual(status["drift"], [])
+        connection = http.client.HTTPConnection("127.0.0.1", machine.agent_port, timeout=20)
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        self.assertEqual((answer.status, json.loads(answer.read())), (200, {"healthy": True, "faults": []}))
+        connection.close()
         # A second agent over the same ledger would own the hardware twice.
         second = subprocess.run([AGENT, "run", "--config", config], capture_output=True, text=True, timeout=60)
         self.assertNotEqual(second.returncode, 0)
+        self.assertIn("in use by another agent", second.stderr)
         agent.send_signal(signal.SIGTERM)
         self.assertEqual(agent.wait(timeout=60), 0, "SIGTERM is a clean end")
         self.assertEqual(len(machine.mdevs()), 2, "tenants keep their partitions when the agent stops")
