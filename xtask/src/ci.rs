@@ -20,7 +20,7 @@ pub(crate) struct CiArgs {
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 11] = [
     ("prepare", prepare),
     ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
     ("tidy", crate::tidy::run),
@@ -45,6 +45,12 @@ const STEPS: [Step; 9] = [
     }),
     ("test", test),
     ("python", python),
+    ("crash", |root| {
+        crate::fire::start(root, "gpuhook-crash", &[])
+    }),
+    ("crash-prove", |root| {
+        crate::fire::start(root, "gpuhook-crash", &["--prove"])
+    }),
 ];
 
 /// Runs the steps and prints each with its time; stops at the first that fails.
@@ -77,7 +83,7 @@ pub(crate) fn run(root: &Path, args: &CiArgs) -> Result<()> {
     Ok(())
 }
 
-fn shell(command: &mut Command) -> Result<()> {
+pub(crate) fn shell(command: &mut Command) -> Result<()> {
     let status = command
         .status()
         .with_context(|| format!("start {:?}", command.get_program()))?;
@@ -88,11 +94,11 @@ fn shell(command: &mut Command) -> Result<()> {
     }
 }
 
-fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
+pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
     shell(Command::new("cargo").current_dir(root).args(arguments))
 }
 
-fn target(root: &Path) -> PathBuf {
+pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 

@@ -2,6 +2,8 @@
 
 mod ci;
 
+mod fire;
+
 mod tidy;
 
 use std::path::Path;
@@ -23,6 +25,8 @@ enum Task {
     Ci(ci::CiArgs),
     /// Check the rules of the house that no compiler checks: arrows, headers, sizes, names.
     Tidy,
+    /// Kill a real gpuhook before and after every durable step, and look what came of it.
+    Crash(fire::FireArgs),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +36,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().task {
         Task::Ci(args) => ci::run(root, &args),
         Task::Tidy => tidy::run(root),
+        Task::Crash(args) => fire::run(root, "gpuhook-crash", &args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

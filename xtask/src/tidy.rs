@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Who may see whom (crate folder, then what its `[dependencies]` may name of the house).
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("events", &[]),
     ("placement", &["events"]),
     ("backplane", &["events"]),
@@ -25,6 +25,11 @@ const ARROWS: [(&str, &[&str]); 9] = [
             "gpuhook-simulator-nvml",
         ],
     ),
+    (
+        "tests",
+        &["events", "backplane", "function", "agent", "simulator"],
+    ),
+    ("tests/crashpoints", &[]),
     ("xtask", &[]),
 ];
 /// Every name by which one crate of the house can name another.

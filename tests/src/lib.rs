@@ -1,0 +1,14 @@
+//! The whole system under fire. Programs here start it as it is shipped, stand at its doors as the
+//! outside world does, and compare what it says with the simulated hardware's own state.
+//!
+//! | program | what it does |
+//! |---|---|
+//! | `gpuhook-crash` | kills a real `gpuhook up` before and after every durable step, and looks what came of it |
+
+pub mod site;
+
+pub mod door;
+
+pub mod receiver;
+
+pub mod crash;

@@ -1,0 +1,31 @@
+//! `cargo xtask crash` and its like: programs of the `tests` crate, built with everything that they
+//! start, and run.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::ci::{cargo, shell, target};
+
+/// Arguments that the program itself takes.
+#[derive(Debug, Args)]
+pub(crate) struct FireArgs {
+    /// Passed on; `-- --help` lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Builds the workspace and runs one of its programs.
+pub(crate) fn run(root: &Path, program: &str, args: &FireArgs) -> Result<()> {
+    cargo(root, &["build", "--workspace", "--quiet"])?;
+    let arguments: Vec<_> = args.arguments.iter().map(String::as_str).collect();
+    start(root, program, &arguments)
+}
+
+/// Runs a program that was built before.
+pub(crate) fn start(root: &Path, program: &str, arguments: &[&str]) -> Result<()> {
+    let path = target(root).join("debug").join(program);
+    shell(Command::new(path).current_dir(root).args(arguments))
+}
