@@ -418,6 +418,17 @@ impl Ledger {
         })
     }
 
+    /// Takes a GPU back into use: an operator has looked at it. Whether it was out of use.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn clear_quarantine(&self, gpu: &GpuUuid) -> Result<bool> {
+        self.write("clear a quarantine", |transaction| {
+            let sql = "DELETE FROM quarantine WHERE gpu = ?1";
+            Ok(transaction.execute(sql, [gpu.as_str()])? > 0)
+        })
+    }
+
     /// Why a GPU is out of use, if it is.
     ///
     /// # Errors

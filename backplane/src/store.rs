@@ -37,7 +37,7 @@ pub struct IdempotencyKeys {
 }
 
 /// A webhook to be accepted as a whole or not at all.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Acceptance {
     /// On whose behalf.
     pub tenant: TenantName,
@@ -57,6 +57,9 @@ pub struct Acceptance {
     pub response: String,
     /// Its operations, possibly none.
     pub operations: Vec<NewOperation>,
+    /// What is owed to the caller of an operation that ends here, asked with its record: queued in the
+    /// same transaction.
+    pub owed: fn(&OperationRecord) -> Vec<NewCallback>,
 }
 
 /// One operation of an acceptance.
@@ -237,7 +240,7 @@ pub struct HostView {
     pub heard_at_ms: Option<i64>,
 }
 
-/// A callback to queue with a settlement. The body is fixed now; signature and timestamp are made
+/// A callback to queue with a settlement or an acceptance. The body is fixed now; signature and timestamp are made
 /// afresh for each attempt (field F24).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCallback {

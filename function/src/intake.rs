@@ -179,6 +179,7 @@ impl Intake<'_> {
             forget_at_ms: now_ms.saturating_add(REMEMBER_MS),
             response: serde_json::to_string(&response).expect("ids and strings always serialise"),
             operations,
+            owed: crate::results::owed_at_once,
         }
     }
 

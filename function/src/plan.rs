@@ -178,16 +178,11 @@ impl<'a> Planner<'a> {
     }
 
     fn new_operation(&self, one: &Asked, operation: Operation, route: Route) -> NewOperation {
-        // What is settled at once is told in the answer's status and owes no callback.
-        let callbacks = match route {
-            Route::Host { .. } => self.caller.callbacks.clone(),
-            Route::Settled(_) => Vec::new(),
-        };
         NewOperation {
             id: one.id,
             operation,
             route,
-            callbacks,
+            callbacks: self.caller.callbacks.clone(),
             traceparent: self.traceparent.clone(),
             expires_at_s: self.app.clock.now_s() + DEFAULT_EXPIRY_S,
         }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backplane::queue::{MAX_WAIT, Message};
-use backplane::store::Settlement;
+use backplane::store::{NewCallback, OperationRecord, Settlement};
 use backplane::{Clock, Reads, ReceiveError, Receiver, Store, StoreError};
 use events::result::HostEvent;
 use tokio::sync::watch;
@@ -50,6 +50,13 @@ enum Handled {
     Ignored,
     /// It is to come again.
     Failed,
+}
+
+/// What is owed to the caller of an operation that was settled when it was accepted.
+pub(crate) fn owed_at_once(record: &OperationRecord) -> Vec<NewCallback> {
+    // The body is made of strings and ids; that it does not serialise cannot be, and must not
+    // refuse the webhook.
+    notice::at_once(record).unwrap_or_default()
 }
 
 impl ResultsWorker {

@@ -4,6 +4,7 @@
 //! | program | what it does |
 //! |---|---|
 //! | `gpuhook-crash` | kills a real `gpuhook up` before and after every durable step, and looks what came of it |
+//! | `gpuhook-chaos` | drives a machine by a seeded script while everything around it fails, then compares all stories |
 
 pub mod site;
 
@@ -12,3 +13,5 @@ pub mod door;
 pub mod receiver;
 
 pub mod crash;
+
+pub mod chaos;

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Fault;
 use super::writer::Scope;
-use super::{allocation, document, row};
+use super::{allocation, document, row, settle};
 use crate::store::{
     Acceptance, Accepted, Digest, Ending, IdempotencyKeys, KnownDelivery, NewOperation,
     OperationRecord, Route,
@@ -193,6 +193,9 @@ fn operation(
     )?;
     if record.host.is_some() {
         reserve(scope, new, &record, allocation)?;
+    }
+    if record.state.is_final() {
+        settle::insert_callbacks(scope, &(acceptance.owed)(&record), acceptance.now_ms)?;
     }
     Ok(record)
 }

@@ -158,7 +158,8 @@ fn settle_allocation(
     }
 }
 
-fn insert_callbacks(
+/// Queues callbacks; one that is there already stays as it is.
+pub(super) fn insert_callbacks(
     scope: &Scope<'_>,
     callbacks: &[NewCallback],
     now_ms: i64,

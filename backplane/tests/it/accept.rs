@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backplane::store::{Acceptance, Accepted, AllocationState, Ending, IdempotencyKeys, Route};
+use backplane::store::{
+    Acceptance, Accepted, AllocationState, Attempt, Due, Ending, IdempotencyKeys, Route,
+};
 use events::outcome::{Outcome, Released};
 use events::{Code, OperationState};
 use serde_json::json;
@@ -274,7 +276,22 @@ async fn an_operation_may_be_settled_at_once(backplane: Backplane) {
     };
     let mut settled = new(release("one"), "t4");
     settled.route = Route::Settled(ending.clone());
+    settled.callbacks = vec!["grafana".to_owned()];
     let record = backplane.accept(1, vec![settled.clone()]).await.remove(0);
+    let due = backplane.due(10).await;
+    let told = format!("{}_succeeded", record.id);
+    assert!(
+        matches!(&due[..], [Due::Callback(owed)] if owed.webhook_id == told && owed.endpoint == "grafana"),
+        "the caller of what ended at once is owed its end: {due:?}"
+    );
+    let Due::Callback(owed) = &due[0] else {
+        unreachable!("matched above")
+    };
+    backplane
+        .store
+        .record_attempt(owed.id, Attempt::Delivered, backplane.now_ms())
+        .await
+        .unwrap();
     assert_eq!(
         (record.state, &record.host),
         (OperationState::Succeeded, &None)

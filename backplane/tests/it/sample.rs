@@ -104,7 +104,18 @@ pub(crate) fn delivery(n: u8, now_ms: i64, operations: Vec<NewOperation>) -> Acc
         forget_at_ms: now_ms + 7 * 24 * 3600 * 1000,
         response: format!("response {n}"),
         operations,
+        owed,
     }
+}
+
+/// One callback per endpoint, named by the operation and how it ended.
+fn owed(record: &OperationRecord) -> Vec<NewCallback> {
+    let callback = |endpoint: &String| NewCallback {
+        endpoint: endpoint.clone(),
+        webhook_id: format!("{}_{}", record.id, record.state.as_str()),
+        body: "{}".to_owned(),
+    };
+    record.callbacks.iter().map(callback).collect()
 }
 
 pub(crate) fn gpu() -> GpuInventory {

@@ -5,7 +5,7 @@
 
 use backplane::store::{NewCallback, OperationRecord};
 use backplane::{Reads, StoreError};
-use events::result::{EventKind, HostEvent, ResultEvent};
+use events::result::{EventData, EventKind, HostEvent, ResultEvent};
 use events::{
     AllocationId, AllocationKey, DeliveryId, Failure, HostName, Operation, OperationId,
     OperationState, Outcome, TenantName,
@@ -14,6 +14,8 @@ use serde::Serialize;
 
 use super::disclosure;
 
+/// CloudEvents `source` of what no host has said.
+const FUNCTION: &str = "/function";
 /// Rows of a page, when an allocation's operation is looked for.
 const PAGE: usize = 200;
 /// Pages looked through: a tenant's last 20,000 operations.
@@ -76,15 +78,54 @@ pub(super) async fn callbacks(
         return Ok(Vec::new());
     };
     let body = body(event, &record)?;
+    Ok(to_each(&record, &event.subject, event.sequence, &body))
+}
+
+/// The callbacks of an operation that was settled when it was accepted: it has no host, so this
+/// front door speaks, under the sequence that no host uses.
+pub(super) fn at_once(record: &OperationRecord) -> Result<Vec<NewCallback>, StoreError> {
+    let kind = match record.state {
+        OperationState::Succeeded => EventKind::OperationSucceeded,
+        OperationState::Failed => EventKind::OperationFailed,
+        OperationState::Refused => EventKind::OperationRefused,
+        OperationState::Expired => EventKind::OperationExpired,
+        OperationState::Queued | OperationState::Running => return Ok(Vec::new()),
+    };
+    let time = jiff::Timestamp::from_millisecond(record.changed_at_ms)
+        .unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    let event = ResultEvent {
+        specversion: "1.0".to_owned(),
+        id: format!("{}.0", record.id),
+        source: FUNCTION.to_owned(),
+        kind,
+        subject: record.id.to_string(),
+        time: time.to_string(),
+        datacontenttype: "application/json".to_owned(),
+        sequence: 0,
+        tenant: Some(record.tenant.clone()),
+        data: EventData {
+            op_id: Some(record.id),
+            allocation: record.operation.allocation(&record.tenant),
+            revision: Some(record.revision),
+            outcome: record.outcome.clone(),
+            failure: record.failure.clone(),
+            inventory: None,
+        },
+    };
+    let body = body(&event, record)?;
+    Ok(to_each(record, &event.subject, event.sequence, &body))
+}
+
+fn to_each(record: &OperationRecord, subject: &str, sequence: u64, body: &str) -> Vec<NewCallback> {
     // Without a '.': the signed text is `id.timestamp.body`, and a dot in the id would make it
     // ambiguous (webhook facts §1.1).
-    let webhook_id = format!("msg_{}_{}", event.subject, event.sequence);
+    let webhook_id = format!("msg_{subject}_{sequence}");
     let callback = |endpoint: &String| NewCallback {
         endpoint: endpoint.clone(),
         webhook_id: webhook_id.clone(),
-        body: body.clone(),
+        body: body.to_owned(),
     };
-    Ok(record.callbacks.iter().map(callback).collect())
+    record.callbacks.iter().map(callback).collect()
 }
 
 fn body(event: &ResultEvent, record: &OperationRecord) -> Result<String, StoreError> {
