@@ -82,7 +82,8 @@ impl Intake {
     /// Takes one message. An error means that the ledger could not have it: it stays with the queue.
     async fn take(self: &Arc<Self>, message: Message) -> Result<(), LedgerError> {
         let (intake, body) = (Arc::clone(self), message.body);
-        let job = tokio::task::spawn_blocking(move || intake.enter(&body)).await;
+        let queue_s = message.server_time_ms.div_euclid(1000);
+        let job = tokio::task::spawn_blocking(move || intake.enter(&body, queue_s)).await;
         let accepted = job.expect("intake does not panic")?;
         // A lost receipt means that the message comes again; the ledger knows it then.
         if let Err(error) = self.receiver.ack(&message.receipt).await {
@@ -109,7 +110,10 @@ impl Intake {
     }
 
     /// From bytes to ledger: verify, then parse, then decide. Returns what is to be worked on.
-    fn enter(&self, body: &str) -> Result<Option<Command>, LedgerError> {
+    ///
+    /// A command is expired if either this host's clock or the queue's says so: a host whose clock
+    /// runs late must not start what the front door has given up (DESIGN §3).
+    fn enter(&self, body: &str, queue_s: i64) -> Result<Option<Command>, LedgerError> {
         let shared = self.workers.shared();
         let now_ms = shared.clock.now_ms();
         let (command, hash) = match self.open(body) {
@@ -132,7 +136,7 @@ impl Intake {
             &known,
             &self.allow,
             &shared.host,
-            now_ms / 1000,
+            queue_s.max(now_ms / 1000),
         );
         let take = |kind, failure| {
             let (event, is_final) = (

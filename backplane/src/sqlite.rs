@@ -29,6 +29,8 @@ mod settle;
 
 mod due;
 
+mod overdue;
+
 mod reads;
 
 use std::path::{Path, PathBuf};

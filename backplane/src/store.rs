@@ -24,6 +24,10 @@ pub struct StoreError {
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+/// Seconds after an operation's expiry from which its host's silence about it counts: clocks differ,
+/// and what the host took just before may still be on its way.
+pub const OVERDUE_S: i64 = 60;
+
 /// SHA-256 of something; the store never sees the thing itself.
 pub type Digest = [u8; 32];
 
@@ -57,10 +61,12 @@ pub struct Acceptance {
     pub response: String,
     /// Its operations, possibly none.
     pub operations: Vec<NewOperation>,
-    /// What is owed to the caller of an operation that ends here, asked with its record: queued in the
-    /// same transaction.
-    pub owed: fn(&OperationRecord) -> Vec<NewCallback>,
+    /// What is owed to the caller of an operation that ends here; queued in the same transaction.
+    pub owed: Owed,
 }
+
+/// The callbacks of an operation that no host ends, by its final record.
+pub type Owed = fn(&OperationRecord) -> Vec<NewCallback>;
 
 /// One operation of an acceptance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -331,6 +337,14 @@ pub trait Store: Send + Sync {
         lease_ms: i64,
         max: usize,
     ) -> Result<Vec<Due>, StoreError>;
+    /// Ends an overdue operation as expired, if its host's own inventory, taken [`OVERDUE_S`] after the
+    /// expiry, does not know it; the record after it, or `None` if there is no such evidence (yet).
+    async fn expire(
+        &self,
+        operation: OperationId,
+        owed: Owed,
+        now_ms: i64,
+    ) -> Result<Option<OperationRecord>, StoreError>;
     /// Records what came of a callback attempt.
     async fn record_attempt(
         &self,

@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::callback::Callbacks;
 use crate::causes::chain;
+use crate::results::owed_at_once;
 use crate::shutdown::requested;
 
 /// How often due rows are looked for when nobody pokes.
@@ -183,7 +184,10 @@ impl Sweep {
                 self.sends
                     .start(tasks, async move { sweep.send(&operation).await });
             }
-            Due::Overdue(operation) => self.report_silent(&operation),
+            Due::Overdue(operation) => {
+                self.sends
+                    .start(tasks, async move { sweep.expire(&operation).await });
+            }
         }
     }
 
@@ -223,8 +227,23 @@ impl Sweep {
         }
     }
 
-    /// An operation past its expiry, of which its host said nothing. It may have run: only the
-    /// host's own evidence can settle it, so a person is told, once.
+    /// An operation past its expiry, of which its host said nothing. It may have run: only the host's
+    /// own evidence ends it.
+    async fn expire(&self, operation: &OperationRecord) {
+        let now_ms = self.clock.now_ms();
+        match self.store.expire(operation.id, owed_at_once, now_ms).await {
+            Ok(Some(_)) => {
+                tracing::warn!(operation.id = %operation.id, "operation expired: its host never took it");
+                self.poke();
+            }
+            Ok(None) => self.report_silent(operation),
+            Err(error) => {
+                tracing::warn!(operation.id = %operation.id, error = chain(&error), "overdue operation not judged; it comes due again")
+            }
+        }
+    }
+
+    /// Without evidence a person is told, once.
     fn report_silent(&self, operation: &OperationRecord) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         if reported.len() >= MAX_REPORTED {

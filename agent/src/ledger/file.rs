@@ -134,6 +134,12 @@ fn create(path: &Path) -> Result<(), FileError> {
         .execute_batch(include_str!("schema.sql"))
         .map_err(unreadable)?;
     connection
+        .execute(
+            "INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox', ?1)",
+            [first_sequence()],
+        )
+        .map_err(unreadable)?;
+    connection
         .pragma_update(None, "application_id", APPLICATION_ID)
         .map_err(unreadable)?;
     connection
@@ -148,6 +154,13 @@ fn create(path: &Path) -> Result<(), FileError> {
     std::fs::File::open(folder)
         .and_then(|folder| folder.sync_all())
         .map_err(io)
+}
+
+/// Where a new ledger's sequence starts: at the time in milliseconds, so that a host whose ledger was
+/// lost goes on above everything it ever said (an event takes longer than a millisecond to write),
+/// and the store does not take its word for old.
+fn first_sequence() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
 }
 
 /// Looks without changing anything.

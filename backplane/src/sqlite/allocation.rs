@@ -186,7 +186,8 @@ impl Row {
         self.record.host == *seen.host && self.sequence < seen.sequence
     }
 
-    fn is_pending_by(&self, operation: OperationId) -> bool {
+    /// Whether it waits for this very operation.
+    pub(super) fn is_pending_by(&self, operation: OperationId) -> bool {
         self.record.state == AllocationState::Pending && self.operation == operation.to_string()
     }
 

@@ -6,12 +6,10 @@ use rusqlite::{Connection, params};
 use super::fault::Fault;
 use super::writer::Scope;
 use super::{document, row};
-use crate::store::{Attempt, Due, DueCallback, OperationRecord};
+use crate::store::{Attempt, Due, DueCallback, OVERDUE_S, OperationRecord};
 
 /// The door sends right after accepting; before this much has passed it is still at it.
 const SENDING_MS: i64 = 5000;
-/// The host's own refusal of an expired command is waited for this long.
-const OVERDUE_S: i64 = 60;
 
 /// Whether anything is due, without a write: an idle sweep costs no sync.
 pub(super) fn is_anything_due(connection: &Connection, now_ms: i64) -> Result<bool, Fault> {

@@ -7,10 +7,10 @@ use events::{AllocationId, DeliveryId, HostName, OperationId, TenantName};
 use rusqlite::{Connection, Row, params};
 
 use super::fault::Fault;
-use super::{SqliteBackplane, accept, allocation, document, due, row, settle};
+use super::{SqliteBackplane, accept, allocation, document, due, overdue, row, settle};
 use crate::store::{
     Acceptance, Accepted, AllocationRecord, Attempt, Due, HostRecord, HostView, IdempotencyKeys,
-    KnownDelivery, NewCallback, OperationRecord, Page, Reads, Settlement, Store, StoreError,
+    KnownDelivery, NewCallback, OperationRecord, Owed, Page, Reads, Settlement, Store, StoreError,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -53,6 +53,17 @@ impl Store for SqliteBackplane {
         self.write(move |scope| due::claim(scope, now_ms, lease_ms, max))
             .await
             .map_err(|fault| fault.store(context))
+    }
+
+    async fn expire(
+        &self,
+        operation: OperationId,
+        owed: Owed,
+        now_ms: i64,
+    ) -> Result<Option<OperationRecord>> {
+        self.write(move |scope| overdue::expire(scope, operation, owed, now_ms))
+            .await
+            .map_err(|fault| fault.store("expire an operation"))
     }
 
     async fn record_attempt(&self, callback: u64, attempt: Attempt, now_ms: i64) -> Result<()> {

@@ -126,7 +126,7 @@ fn settle_operation(
 }
 
 /// Takes back what was promised to an operation, if anything was.
-fn unreserve(scope: &Scope<'_>, host: &HostName, operation: &str) -> Result<(), Fault> {
+pub(super) fn unreserve(scope: &Scope<'_>, host: &HostName, operation: &str) -> Result<(), Fault> {
     let sql = "DELETE FROM reservations WHERE operation = ?1";
     match scope.execute(sql, [operation])? {
         0 => Ok(()),

@@ -21,6 +21,8 @@ mod allocation;
 
 mod due;
 
+mod overdue;
+
 mod reads;
 
 mod model;

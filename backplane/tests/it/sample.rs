@@ -109,7 +109,7 @@ pub(crate) fn delivery(n: u8, now_ms: i64, operations: Vec<NewOperation>) -> Acc
 }
 
 /// One callback per endpoint, named by the operation and how it ended.
-fn owed(record: &OperationRecord) -> Vec<NewCallback> {
+pub(crate) fn owed(record: &OperationRecord) -> Vec<NewCallback> {
     let callback = |endpoint: &String| NewCallback {
         endpoint: endpoint.clone(),
         webhook_id: format!("{}_{}", record.id, record.state.as_str()),

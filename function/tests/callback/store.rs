@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 use backplane::store::{
     Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostRecord, HostView,
-    IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Page, Settlement,
+    IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
 };
 use backplane::{Reads, Store, StoreError};
 use events::result::HostEvent;
@@ -133,6 +133,16 @@ impl Store for FakeStore {
             due.push(Due::Callback(row.due.clone()));
         }
         Ok(due)
+    }
+
+    async fn expire(
+        &self,
+        _: OperationId,
+        _: Owed,
+        _: i64,
+    ) -> Result<Option<OperationRecord>, StoreError> {
+        // No host of these tests has ever said anything.
+        Ok(None)
     }
 
     async fn record_attempt(

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use backplane::sqlite::SqliteBackplane;
 use backplane::store::{
     Acceptance, Accepted, AllocationRecord, Attempt, Due, HostRecord, HostView, IdempotencyKeys,
-    KnownDelivery, NewCallback, OperationRecord, Page, Settlement,
+    KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
 };
 use backplane::{Clock, Outgoing, QueueName, Reads, SendError, Sender, Store, StoreError};
 use events::result::HostEvent;
@@ -126,6 +126,15 @@ impl Store for Spy {
         max: usize,
     ) -> Result<Vec<Due>, StoreError> {
         self.store()?.claim_due(now_ms, lease_ms, max).await
+    }
+
+    async fn expire(
+        &self,
+        operation: OperationId,
+        owed: Owed,
+        now_ms: i64,
+    ) -> Result<Option<OperationRecord>, StoreError> {
+        self.store()?.expire(operation, owed, now_ms).await
     }
 
     async fn record_attempt(

@@ -9,7 +9,7 @@ use backplane::queue::Settled;
 use backplane::sqlite::SqliteBackplane;
 use backplane::store::{
     Acceptance, Accepted, AllocationRecord, Attempt, Due, HostRecord, HostView, IdempotencyKeys,
-    KnownDelivery, NewCallback, OperationRecord, Page, Settlement,
+    KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
 };
 use backplane::{
     Message, Outgoing, QueueName, Reads, ReceiveError, Receiver, SendError, Sender, Store,
@@ -173,6 +173,16 @@ impl Store for Flaky {
         max: usize,
     ) -> Result<Vec<Due>, StoreError> {
         self.maybe("claim due", self.inner.claim_due(now_ms, lease_ms, max))
+            .await
+    }
+
+    async fn expire(
+        &self,
+        operation: OperationId,
+        owed: Owed,
+        now_ms: i64,
+    ) -> Result<Option<OperationRecord>, StoreError> {
+        self.maybe("expire", self.inner.expire(operation, owed, now_ms))
             .await
     }
 
