@@ -12,6 +12,8 @@ mod file;
 
 mod record;
 
+mod rebuild;
+
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +22,7 @@ use events::{AllocationId, Command, GpuUuid, HostName, OperationId, TenantName};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 pub use file::FileError;
+pub use rebuild::rebuild;
 
 use crate::operation::admit::Known;
 use crate::operation::allocation::Allocation;
@@ -426,6 +429,20 @@ impl Ledger {
         self.write("clear a quarantine", |transaction| {
             let sql = "DELETE FROM quarantine WHERE gpu = ?1";
             Ok(transaction.execute(sql, [gpu.as_str()])? > 0)
+        })
+    }
+
+    /// GPUs out of use, each with why.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn quarantines(&self) -> Result<Vec<(String, String)>> {
+        self.read("list the quarantine", |connection| {
+            let mut statement =
+                connection.prepare("SELECT gpu, reason FROM quarantine ORDER BY gpu")?;
+            statement
+                .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
         })
     }
 

@@ -31,6 +31,8 @@ mod due;
 
 mod overdue;
 
+mod holdings;
+
 mod reads;
 
 use std::path::{Path, PathBuf};

@@ -246,6 +246,28 @@ pub struct HostView {
     pub heard_at_ms: Option<i64>,
 }
 
+/// What a host holds, for rebuilding its ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostHoldings {
+    /// The last sequence it was heard under; 0 if it never was.
+    pub sequence: u64,
+    /// Its live allocations.
+    pub allocations: Vec<HeldAllocation>,
+    /// Operations that it took and did not end, oldest first.
+    pub running: Vec<OperationRecord>,
+}
+
+/// A live allocation with what its record alone does not say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldAllocation {
+    /// The allocation.
+    pub record: AllocationRecord,
+    /// The allocate that made it.
+    pub operation: OperationId,
+    /// The highest revision given out for it.
+    pub revision: u64,
+}
+
 /// A callback to queue with a settlement or an acceptance. The body is fixed now; signature and timestamp are made
 /// afresh for each attempt (field F24).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -401,6 +423,8 @@ pub trait Reads: Send + Sync {
     async fn hosts(&self) -> Result<Vec<HostView>, StoreError>;
     /// One host.
     async fn host(&self, host: &HostName) -> Result<Option<HostView>, StoreError>;
+    /// Everything that a host holds, of all tenants: for its operator. `None` if it is not enrolled.
+    async fn holdings(&self, host: &HostName) -> Result<Option<HostHoldings>, StoreError>;
     /// Looks up which tenant and operation an event's callbacks belong to, for building their bodies.
     async fn operation_for_host(
         &self,

@@ -18,6 +18,8 @@ mod key;
 
 mod token;
 
+mod host;
+
 mod verify;
 
 use std::process::ExitCode;
@@ -45,6 +47,9 @@ enum Command {
     #[command(subcommand)]
     Token(token::TokenCommand),
     Verify(verify::VerifyArgs),
+    /// What hosts hold.
+    #[command(subcommand)]
+    Host(host::HostCommand),
     /// The simulated host, as `up --simulate` starts it.
     #[command(hide = true)]
     Simulator(simulator::Arguments),
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
         Command::Key(command) => key::run(command),
         Command::Token(command) => token::run(command),
         Command::Verify(args) => verify::run(&args),
+        Command::Host(command) => host::run(command),
         Command::Simulator(arguments) => {
             simulator::run_command(&arguments).map_err(anyhow::Error::from)
         }

@@ -23,6 +23,8 @@ pub mod result;
 
 pub mod status;
 
+pub mod holdings;
+
 pub mod json;
 
 pub mod key;
@@ -34,6 +36,7 @@ pub mod schema;
 pub use command::Command;
 pub use envelope::Envelope;
 pub use gpu::{GpuSelector, GpuUuid, PciAddress};
+pub use holdings::Holdings;
 pub use id::{AllocationId, DeliveryId, OperationId, PartitionId};
 pub use inventory::HostInventory;
 pub use limits::Limits;

@@ -8,6 +8,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
     vec![
         ("operation.json", schema_for!(crate::operation::Operation)),
         ("command.json", schema_for!(crate::command::Command)),
+        ("holdings.json", schema_for!(crate::holdings::Holdings)),
         ("result.json", schema_for!(crate::result::ResultEvent)),
         ("envelope.json", schema_for!(crate::envelope::Envelope)),
         (

@@ -5,9 +5,9 @@
 use async_trait::async_trait;
 use backplane::store::OperationRecord;
 use backplane::{Outgoing, QueueName, SendError, StoreError};
-use events::Command;
 use events::command::COMMAND_TYPE;
 use events::envelope;
+use events::{Command, HostName};
 
 use crate::App;
 use crate::sweep::{Dispatch, DispatchFailed};
@@ -35,19 +35,7 @@ pub enum DispatchError {
 /// See [`DispatchError`].
 pub async fn dispatch(app: &App, operation: &OperationRecord) -> Result<(), DispatchError> {
     let host = operation.host.clone().ok_or(DispatchError::NoHost)?;
-    let command = Command {
-        v: 1,
-        op_id: operation.id,
-        delivery_id: operation.delivery,
-        tenant: operation.tenant.clone(),
-        source: operation.source.clone(),
-        aud: host.clone(),
-        revision: operation.revision,
-        iat: operation.accepted_at_ms.div_euclid(1000),
-        exp: operation.expires_at_s,
-        operation: operation.operation.clone(),
-        traceparent: operation.traceparent.clone(),
-    };
+    let command = command(operation, host.clone());
     let body = envelope::seal(&command, COMMAND_TYPE, &app.config.signing_key)
         .map_err(DispatchError::Seal)?;
     let message = Outgoing {
@@ -68,6 +56,23 @@ pub async fn dispatch(app: &App, operation: &OperationRecord) -> Result<(), Disp
         host.name = %host, "command queued"
     );
     Ok(())
+}
+
+/// The command of an operation: the same bytes whenever it is written.
+pub(crate) fn command(operation: &OperationRecord, host: HostName) -> Command {
+    Command {
+        v: 1,
+        op_id: operation.id,
+        delivery_id: operation.delivery,
+        tenant: operation.tenant.clone(),
+        source: operation.source.clone(),
+        aud: host,
+        revision: operation.revision,
+        iat: operation.accepted_at_ms.div_euclid(1000),
+        exp: operation.expires_at_s,
+        operation: operation.operation.clone(),
+        traceparent: operation.traceparent.clone(),
+    }
 }
 
 #[async_trait]

@@ -24,6 +24,8 @@ pub mod policy;
 
 pub mod dispatch;
 
+pub mod holdings;
+
 pub mod changes;
 
 pub mod serve;

@@ -7,11 +7,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::ledger::Ledger;
 use agent::{Config, Ends, Host};
 use anyhow::{Context, Result, bail};
 use backplane::sqlite::SqliteBackplane;
 use backplane::{Clock, QueueName, SystemClock};
 use clap::{Args, Parser, Subcommand};
+use events::envelope;
+use events::holdings::{HOLDINGS_TYPE, Holdings};
 use events::outcome::HealthCheck;
 use serde_json::Value;
 
@@ -32,6 +35,31 @@ enum Command {
     Status(Ask),
     /// Check what start-up needs, and say what to do about what is missing. Changes nothing.
     Doctor(Ask),
+    /// List GPUs that a failed roll-back put out of use, or take one back into use. The agent must be
+    /// stopped: its ledger has one user.
+    Quarantine(Quarantine),
+    /// Rebuild a ledger that was lost, from what `gpuhook host holdings` wrote on the front door's side.
+    ///
+    /// Allocations that the hardware still has are this host's again; those that it lacks are made again
+    /// at the next start; partitions that the statement does not know stay foreign.
+    Rebuild(Rebuild),
+}
+
+#[derive(Debug, Args)]
+struct Quarantine {
+    #[command(flatten)]
+    at: At,
+    /// The GPU to take back, once what its reason names has been seen to.
+    #[arg(long, value_name = "GPU-UUID")]
+    clear: Option<events::GpuUuid>,
+}
+
+#[derive(Debug, Args)]
+struct Rebuild {
+    #[command(flatten)]
+    at: At,
+    /// The signed statement.
+    file: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -59,6 +87,8 @@ fn main() -> ExitCode {
         Command::Run(at) => run(&at),
         Command::Status(ask) => status(&ask),
         Command::Doctor(ask) => doctor(&ask),
+        Command::Quarantine(quarantine) => self::quarantine(&quarantine),
+        Command::Rebuild(rebuild) => self::rebuild(&rebuild),
     };
     match result {
         Ok(code) => code,
@@ -147,6 +177,54 @@ fn status(ask: &Ask) -> Result<ExitCode> {
 }
 
 /// One request to the agent's own server on loopback: not worth an HTTP client.
+fn quarantine(ask: &Quarantine) -> Result<ExitCode> {
+    let config = Config::load(&ask.at.config)?;
+    let ledger = Ledger::open(&config.state_dir, &config.host)?;
+    if let Some(gpu) = &ask.clear {
+        if !ledger.clear_quarantine(gpu)? {
+            bail!("{gpu} is not out of use");
+        }
+        println!("{gpu} is in use again");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let quarantines = ledger.quarantines()?;
+    if quarantines.is_empty() {
+        println!("every GPU is in use");
+    }
+    for (gpu, reason) in quarantines {
+        println!("{gpu}: {reason}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rebuild(ask: &Rebuild) -> Result<ExitCode> {
+    let config = Config::load(&ask.at.config)?;
+    let text = std::fs::read_to_string(&ask.file)
+        .with_context(|| format!("read {}", ask.file.display()))?;
+    let holdings: Holdings = envelope::open(text.trim_end(), HOLDINGS_TYPE, &config.function_keys)
+        .with_context(|| format!("{} cannot be trusted", ask.file.display()))?;
+    if holdings.v != 1 || holdings.aud != config.host {
+        bail!(
+            "{} is version {} and for host {}; this is host {} and reads version 1",
+            ask.file.display(),
+            holdings.v,
+            holdings.aud,
+            config.host
+        );
+    }
+    std::fs::create_dir_all(&config.state_dir)
+        .with_context(|| format!("make {}", config.state_dir.display()))?;
+    agent::ledger::rebuild(&config.state_dir, &holdings)?;
+    println!(
+        "rebuilt {} with {} allocations and {} open operations, as the front door knew them at {}; start the agent, then see `gpuhook-agent status`",
+        config.state_dir.join("ledger.db").display(),
+        holdings.allocations.len(),
+        holdings.operations.len(),
+        jiff::Timestamp::from_second(holdings.iat).unwrap_or_default(),
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
 fn get(config: &Config, path: &str) -> Result<Value> {
     let mut stream = TcpStream::connect(config.listen)
         .with_context(|| format!("connect to {}: is the agent running?", config.listen))?;

@@ -19,10 +19,16 @@ const MARKER: &str = "enrolled";
 pub enum FileError {
     /// It was there once.
     #[error(
-        "{path} is gone, though this host was enrolled: restore it, or remove the file 'enrolled' beside it to start with an empty ledger"
+        "{path} is gone, though this host was enrolled: restore it, or rebuild it with `gpuhook-agent rebuild` from what `gpuhook host holdings` writes; only if the host holds nothing, remove the file 'enrolled' beside it to start with an empty ledger"
     )]
     Lost {
         /// Where it was.
+        path: PathBuf,
+    },
+    /// It is there.
+    #[error("{path} is there: a ledger is rebuilt only in the place of one that is gone")]
+    Present {
+        /// The file.
         path: PathBuf,
     },
     /// Another process has it.
@@ -86,7 +92,7 @@ pub(super) fn open(state_dir: &Path) -> Result<Connection, FileError> {
         if marker.exists() {
             return Err(FileError::Lost { path });
         }
-        create(&path)?;
+        create(&path, |_| Ok(()))?;
     }
     if !marker.exists() {
         std::fs::write(
@@ -115,7 +121,22 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn create(path: &Path) -> Result<(), FileError> {
+/// Makes the ledger of a state folder with what `fill` puts into it, all or nothing; there must be none.
+pub(super) fn build(
+    state_dir: &Path,
+    fill: impl FnOnce(&mut Connection) -> rusqlite::Result<()>,
+) -> Result<(), FileError> {
+    let path = state_dir.join("ledger.db");
+    if path.symlink_metadata().is_ok() {
+        return Err(FileError::Present { path });
+    }
+    create(&path, fill)
+}
+
+fn create(
+    path: &Path,
+    fill: impl FnOnce(&mut Connection) -> rusqlite::Result<()>,
+) -> Result<(), FileError> {
     let io = |source| FileError::Io {
         path: path.to_owned(),
         source,
@@ -129,7 +150,7 @@ fn create(path: &Path) -> Result<(), FileError> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
         _ => {}
     }
-    let connection = Connection::open(&building).map_err(unreadable)?;
+    let mut connection = Connection::open(&building).map_err(unreadable)?;
     connection
         .execute_batch(include_str!("schema.sql"))
         .map_err(unreadable)?;
@@ -145,6 +166,7 @@ fn create(path: &Path) -> Result<(), FileError> {
     connection
         .pragma_update(None, "user_version", SCHEMA_VERSION)
         .map_err(unreadable)?;
+    fill(&mut connection).map_err(unreadable)?;
     connection.close().map_err(|(_, error)| unreadable(error))?;
     std::fs::File::open(&building)
         .and_then(|file| file.sync_all())

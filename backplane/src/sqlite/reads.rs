@@ -7,10 +7,11 @@ use events::{AllocationId, DeliveryId, HostName, OperationId, TenantName};
 use rusqlite::{Connection, Row, params};
 
 use super::fault::Fault;
-use super::{SqliteBackplane, accept, allocation, document, due, overdue, row, settle};
+use super::{SqliteBackplane, accept, allocation, document, due, holdings, overdue, row, settle};
 use crate::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, HostRecord, HostView, IdempotencyKeys,
-    KnownDelivery, NewCallback, OperationRecord, Owed, Page, Reads, Settlement, Store, StoreError,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, HostHoldings, HostRecord, HostView,
+    IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Reads, Settlement,
+    Store, StoreError,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -170,6 +171,13 @@ impl Reads for SqliteBackplane {
         let read =
             self.read(move |connection| Ok(hosts(connection, Some(&host))?.into_iter().next()));
         read.await.map_err(|fault| fault.store("read a host"))
+    }
+
+    async fn holdings(&self, host: &HostName) -> Result<Option<HostHoldings>> {
+        let host = host.clone();
+        self.read(move |connection| holdings::holdings(connection, &host))
+            .await
+            .map_err(|fault| fault.store("read what a host holds"))
     }
 
     async fn operation_for_host(

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use backplane::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostRecord, HostView,
-    IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostHoldings, HostRecord,
+    HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
 };
 use backplane::{Reads, Store, StoreError};
 use events::result::HostEvent;
@@ -256,6 +256,10 @@ impl Reads for FakeStore {
             version: 1,
             heard_at_ms: None,
         }))
+    }
+
+    async fn holdings(&self, _: &HostName) -> Result<Option<HostHoldings>, StoreError> {
+        Err(down())
     }
 
     async fn operation_for_host(

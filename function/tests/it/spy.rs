@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use async_trait::async_trait;
 use backplane::sqlite::SqliteBackplane;
 use backplane::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, HostRecord, HostView, IdempotencyKeys,
-    KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, HostHoldings, HostRecord, HostView,
+    IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
 };
 use backplane::{Clock, Outgoing, QueueName, Reads, SendError, Sender, Store, StoreError};
 use events::result::HostEvent;
@@ -211,6 +211,10 @@ impl Reads for Spy {
 
     async fn host(&self, host: &HostName) -> Result<Option<HostView>, StoreError> {
         self.store()?.host(host).await
+    }
+
+    async fn holdings(&self, host: &HostName) -> Result<Option<HostHoldings>, StoreError> {
+        self.store()?.holdings(host).await
     }
 
     async fn operation_for_host(

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use backplane::queue::Settled;
 use backplane::sqlite::SqliteBackplane;
 use backplane::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, HostRecord, HostView, IdempotencyKeys,
-    KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, HostHoldings, HostRecord, HostView,
+    IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
 };
 use backplane::{
     Message, Outgoing, QueueName, Reads, ReceiveError, Receiver, SendError, Sender, Store,
@@ -264,6 +264,10 @@ impl Reads for Flaky {
 
     async fn host(&self, host: &HostName) -> Result<Option<HostView>, StoreError> {
         self.maybe("host", self.inner.host(host)).await
+    }
+
+    async fn holdings(&self, host: &HostName) -> Result<Option<HostHoldings>, StoreError> {
+        self.inner.holdings(host).await
     }
 
     async fn operation_for_host(
