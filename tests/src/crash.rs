@@ -20,6 +20,8 @@ mod judge;
 
 mod breakage;
 
+mod flood;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
@@ -69,7 +71,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.prove {
         return prove(arguments);
     }
-    let tally = tally(arguments, arguments.breakage)?;
+    let mut tally = tally(arguments, arguments.breakage)?;
+    if arguments.breakage.is_none() && arguments.only.is_none() {
+        tally.violations.extend(flood::run()?);
+    }
     for violation in &tally.violations {
         println!("VIOLATION {violation}");
     }

@@ -36,11 +36,21 @@ impl Door {
     /// The door of a site.
     #[must_use]
     pub fn of(site: &Site) -> Self {
+        // A connection of an earlier life of the server would be broken.
+        Self::with_connections(site, 0)
+    }
+
+    /// A sender that keeps its connection.
+    #[must_use]
+    pub fn kept_open(site: &Site) -> Self {
+        Self::with_connections(site, 1)
+    }
+
+    fn with_connections(site: &Site, idle: usize) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
-            // A connection of an earlier life of the server would be broken.
-            .max_idle_connections(0)
+            .max_idle_connections(idle)
             .timeout_global(Some(ANSWER))
             .build();
         Self {

@@ -9,6 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
@@ -20,6 +21,13 @@ use super::wake::Waker;
 const WAITING: usize = 1024;
 /// Requests in one transaction: bounds how long the file is locked for other processes.
 const GROUP: usize = 64;
+
+/// Requests in the last transaction from which on there are many senders at work: the next one waits a
+/// moment for those that have just been answered and are about to ask again.
+const BUSY: usize = 8;
+/// That moment: for as long as one more comes within each pause, and for so many pauses at most,
+/// which is about what a sync takes.
+const LINGER: (Duration, u32) = (Duration::from_micros(500), 8);
 
 /// The open transaction as a request sees it.
 pub(super) struct Scope<'a> {
@@ -115,7 +123,12 @@ fn serve(
     commits: &AtomicU64,
 ) {
     let mut group = Vec::with_capacity(GROUP);
+    let mut last = 0;
     while waiting.blocking_recv_many(&mut group, GROUP) > 0 {
+        if last >= BUSY {
+            linger(&mut waiting, &mut group);
+        }
+        last = group.len();
         let scope = Scope {
             conn,
             wake: Cell::new(false),
@@ -130,6 +143,22 @@ fn serve(
         let failure = outcome.err().map(|fault| fault.chain());
         for answer in answers {
             answer(failure.as_deref());
+        }
+    }
+}
+
+/// Lets more requests into a group that is about to be committed.
+fn linger(waiting: &mut mpsc::Receiver<Request>, group: &mut Vec<Request>) {
+    for _ in 0..LINGER.1 {
+        std::thread::sleep(LINGER.0);
+        let before = group.len();
+        while group.len() < GROUP
+            && let Ok(request) = waiting.try_recv()
+        {
+            group.push(request);
+        }
+        if group.len() == before || group.len() >= GROUP {
+            return;
         }
     }
 }

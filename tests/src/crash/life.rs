@@ -37,6 +37,7 @@ pub(super) struct Life {
     pub(super) foreign: Vec<MdevState>,
     kernel: Client,
     breakage: Option<Breakage>,
+    has_agent: bool,
     child: Option<Child>,
     offset_s: i64,
     webhooks: u64,
@@ -47,11 +48,23 @@ pub(super) struct Life {
 impl Life {
     /// Sets up a machine with a foreign partition on its first GPU, and starts it.
     pub(super) fn begin(breakage: Option<Breakage>) -> Result<Self> {
+        Self::set_up(breakage, true)
+    }
+
+    /// As [`Self::begin`], with the front door alone.
+    pub(super) fn begin_without_agent() -> Result<Self> {
+        Self::set_up(None, false)
+    }
+
+    fn set_up(breakage: Option<Breakage>, has_agent: bool) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("gpuhook-crash-")
             .tempdir()?;
         let tenant = format!("crash-{:012x}", Uuid::now_v7().as_u128() & 0xffff_ffff_ffff);
         let site = Site::write(folder.path(), &tenant)?;
+        if !has_agent {
+            std::fs::remove_file(folder.path().join("agent.toml"))?;
+        }
         let simulator = Simulator::start(HostDescription::builtin("two-t4")?, &site.host_folder())?;
         let mut kernel = Client::connect(&site.host_folder())?;
         kernel.write(FOREIGN, Uuid::now_v7().to_string().as_bytes())?;
@@ -62,6 +75,7 @@ impl Life {
             foreign: kernel.state()?.mdevs,
             kernel,
             breakage,
+            has_agent,
             child: None,
             offset_s: 0,
             webhooks: 0,
@@ -132,10 +146,11 @@ impl Life {
         self.child = Some(child);
         self.until("the machine to answer", |life| {
             let hosts = life.door.get("/v1/hosts").ok()?;
-            let seen = hosts["items"]
-                .as_array()?
-                .iter()
-                .any(|host| host["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty()));
+            let seen = !life.has_agent
+                || hosts["items"]
+                    .as_array()?
+                    .iter()
+                    .any(|host| host["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty()));
             seen.then_some(())
         })
     }
