@@ -4,7 +4,11 @@
 use serde::Deserialize;
 
 /// The boards that this build knows. A new board is a new file and a line here.
-const BUILTIN: &[&str] = &[include_str!("../boards/t4.toml")];
+const BUILTIN: &[&str] = &[
+    include_str!("../boards/t4.toml"),
+    include_str!("../boards/v100.toml"),
+    include_str!("../boards/v100d.toml"),
+];
 
 /// One board model.
 #[derive(Debug, Clone, Deserialize)]
@@ -151,6 +155,32 @@ mod tests {
                     found.max_instances
                 ),
                 (name, framebuffer_mib, max)
+            );
+        }
+    }
+
+    #[test]
+    fn both_v100_publish_their_own_ids_and_maxima() {
+        let (small, large) = (
+            Board::builtin("V100").unwrap(),
+            Board::builtin("V100D").unwrap(),
+        );
+        assert_eq!((small.vgpu_types.len(), large.vgpu_types.len()), (17, 20));
+        for (board, name, id, max) in [
+            (&small, "V100-1Q", 105, 16),
+            (&small, "V100-8Q", 108, 2),
+            (&small, "V100-2B", 163, 8),
+            (&small, "V100-16C", 301, 1),
+            (&large, "V100D-1Q", 180, 32),
+            (&large, "V100D-4Q", 182, 8),
+            (&large, "V100D-32Q", 185, 1),
+            (&large, "V100D-16C", 313, 2),
+        ] {
+            let found = board.vgpu_type(id).unwrap();
+            assert_eq!((found.name.as_str(), found.max_instances), (name, max));
+            assert!(
+                found.framebuffer_mib * u64::from(max) <= board.memory_mib,
+                "{name}: what the table says fits its board"
             );
         }
     }

@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, fs, io, path::Path, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::{board::Board, pci::PciAddress};
 
@@ -12,6 +13,8 @@ const BUILTIN: &[(&str, &str)] = &[
     ("t4", include_str!("../hosts/t4.toml")),
     ("two-t4", include_str!("../hosts/two-t4.toml")),
     ("t4-legacy", include_str!("../hosts/t4-legacy.toml")),
+    ("v100", include_str!("../hosts/v100.toml")),
+    ("mixed", include_str!("../hosts/mixed.toml")),
 ];
 
 /// Why a host description cannot be used.
@@ -52,6 +55,18 @@ pub enum DescriptionError {
         /// Board name.
         board: String,
     },
+    /// A foreign device that the host cannot have.
+    #[error("host `{host}`: no {vgpu_type} fits at {pci} for the foreign device {uuid}")]
+    Foreign {
+        /// Host name.
+        host: String,
+        /// Where.
+        pci: PciAddress,
+        /// Its type.
+        vgpu_type: String,
+        /// Its UUID.
+        uuid: Uuid,
+    },
     /// Two boards in one slot.
     #[error("host `{host}`: two boards at {pci}")]
     SharedSlot {
@@ -81,9 +96,27 @@ pub struct HostDescription {
     /// GPUs in NVML's index order.
     #[serde(default)]
     pub boards: Vec<BoardSlot>,
+    /// Mediated devices that somebody else makes at every boot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub foreign: Vec<ForeignMdev>,
     /// Uncertain beliefs; what is left out follows `kernel`.
     #[serde(default)]
     pub quirks: Quirks,
+}
+
+/// A mediated device of another manager, as one that autostarts leaves it after every boot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForeignMdev {
+    /// The GPU's PCI address.
+    pub pci: PciAddress,
+    /// Type name without brand, `T4-4Q`.
+    pub vgpu_type: String,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// A VM that has it open, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
 }
 
 /// Which driver package is installed.
@@ -318,7 +351,7 @@ mod tests {
         }
         assert_eq!(
             HostDescription::builtin("h100").unwrap_err().to_string(),
-            "no builtin host is called `h100`; there are `t4`, `two-t4`, `t4-legacy`"
+            "no builtin host is called `h100`; there are `t4`, `two-t4`, `t4-legacy`, `v100`, `mixed`"
         );
     }
 

@@ -79,6 +79,7 @@ impl Host {
         let machine = Machine::new(description)?;
         let boot_id = new_boot_id();
         let tree = Tree::render(&dir.join("root"), &dir.join("staging"), &machine, &boot_id)?;
+        show_foreign(&tree, &machine)?;
         let inner = Inner {
             machine,
             tree,
@@ -265,10 +266,20 @@ impl Host {
         let rendered = gone
             .iter()
             .try_for_each(|mdev| tree.remove_mdev(machine, mdev))
+            .and_then(|()| show_foreign(tree, machine))
             .and_then(|()| tree.update_boot_id(boot_id));
         self.notify(&mut inner);
         rendered.map_or_else(|error| broken(&error), |()| Answer::Ok(true))
     }
+}
+
+/// Right after a boot: what there is, another manager made.
+fn show_foreign(tree: &Tree, machine: &Machine) -> Result<(), TreeError> {
+    for mdev in machine.mdevs.values() {
+        tree.add_mdev(machine, mdev)?;
+        tree.update_mdev(&machine.gpus[mdev.gpu], mdev)?;
+    }
+    Ok(())
 }
 
 /// Random, as the kernel's: a restarted simulator has lost its devices, so its boot id must not come again.

@@ -43,8 +43,8 @@ pub use crate::{
     client::{Client, ClientError},
     command::{Arguments, CommandError, run_command},
     description::{
-        BoardSlot, DescriptionError, Flavour, HostDescription, KernelKind, Quirks, RemoveInUse,
-        SameSize, SecondRemover,
+        BoardSlot, DescriptionError, Flavour, ForeignMdev, HostDescription, KernelKind, Quirks,
+        RemoveInUse, SameSize, SecondRemover,
     },
     facts::VgpuFacts,
     fault::{Effect, Fault, Window},

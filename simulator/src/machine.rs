@@ -14,7 +14,8 @@ pub(crate) use self::mdev::{Mdev, Removal, Vm};
 use crate::{
     board::VgpuType,
     description::{
-        DescriptionError, Flavour, HostDescription, RemoveInUse, SameSize, SecondRemover,
+        DescriptionError, Flavour, ForeignMdev, HostDescription, RemoveInUse, SameSize,
+        SecondRemover,
     },
 };
 
@@ -53,14 +54,42 @@ impl Machine {
             .enumerate()
             .map(|(index, (slot, board))| Gpu::new(index, &slot, board, &description.name))
             .collect();
-        Ok(Self {
+        let mut machine = Self {
             description,
             boot: 1,
             gpus,
             mdevs: BTreeMap::new(),
             next_iommu_group: FIRST_MDEV_GROUP,
             next_vgpu_instance: 1,
-        })
+        };
+        machine.make_foreign()?;
+        Ok(machine)
+    }
+
+    /// What another manager makes at boot.
+    fn make_foreign(&mut self) -> Result<(), DescriptionError> {
+        for foreign in self.description.foreign.clone() {
+            let made = self.make_one_foreign(&foreign);
+            made.ok_or_else(|| DescriptionError::Foreign {
+                host: self.description.name.clone(),
+                pci: foreign.pci,
+                vgpu_type: foreign.vgpu_type,
+                uuid: foreign.uuid,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn make_one_foreign(&mut self, foreign: &ForeignMdev) -> Option<()> {
+        let gpu = self.gpus.iter().find(|gpu| gpu.pci == foreign.pci)?;
+        let mut types = gpu.board.vgpu_types.iter();
+        let id = types.find(|each| each.name == foreign.vgpu_type)?.id;
+        let text = foreign.uuid.to_string();
+        self.create(gpu.index, id, text.as_bytes()).ok()?;
+        match &foreign.vm {
+            Some(vm) => self.open(foreign.uuid, vm.clone(), None).ok(),
+            None => Some(()),
+        }
     }
 
     /// Instances of `vgpu_type` that still fit on a GPU: one counter per GPU, from the published maxima. A device that
@@ -234,6 +263,8 @@ impl Machine {
             gpu.condition = Condition::Healthy;
             gpu.processes.clear();
         }
+        self.make_foreign()
+            .expect("it was made at the first boot, on the same empty GPUs");
     }
 
     /// The GPU that `text` names by UUID, PCI address or index.

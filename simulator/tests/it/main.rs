@@ -5,6 +5,7 @@
     reason = "test support panics like the tests it serves"
 )]
 
+mod boards;
 mod concurrency;
 mod errno;
 mod faults;

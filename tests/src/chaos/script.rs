@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use backplane::Reads;
 use backplane::store::OperationRecord;
 use events::TenantName;
@@ -19,9 +19,6 @@ use crate::door::{Answer, Door};
 use crate::receiver::Receiver;
 use crate::site::Site;
 
-/// Foreign partitions: their type, and the GPU of the first.
-const FOREIGN: [&str; 1] =
-    ["/sys/bus/pci/devices/0000:3b:00.0/mdev_supported_types/nvidia-232/create"];
 /// Longest time for everything to come to rest once it is healed.
 const REST: Duration = Duration::from_secs(60);
 /// What clocks leap in each round of waiting: past visibility timeouts, leases and retry pauses.
@@ -52,6 +49,8 @@ const NVML_CALLS: [&str; 7] = [
     "nvmlDeviceGetPciInfo",
     "nvmlDeviceGetTemperature",
 ];
+/// Profiles of both boards: those that fit beside the foreign partitions, and one that never does.
+const PROFILES: [&str; 5] = ["T4-4Q", "T4-4Q", "V100D-8Q", "V100D-8Q", "V100D-4Q"];
 /// Keys that operations are about: few, so that they meet.
 pub(super) const KEYS: std::ops::Range<u64> = 0..7;
 
@@ -114,11 +113,8 @@ impl Script {
             .tempdir()?;
         let unique = Uuid::now_v7().as_u128() & 0xffff_ffff;
         let site = Site::write(folder.path(), &format!("chaos-{seed}-{unique:08x}"))?;
-        let simulator = Simulator::start(HostDescription::builtin("two-t4")?, &site.host_folder())?;
+        let simulator = Simulator::start(HostDescription::builtin("mixed")?, &site.host_folder())?;
         let mut kernel = Client::connect(&site.host_folder())?;
-        for path in FOREIGN {
-            kernel.write(path, Uuid::now_v7().to_string().as_bytes())?;
-        }
         let dice = Arc::new(Dice::new(seed));
         let script = Self {
             receiver: Receiver::start(&site)?,
@@ -201,13 +197,13 @@ impl Script {
     }
 
     fn allocate(&mut self) -> Result<()> {
-        let profile = ["T4-4Q", "T4-4Q", "T4-8Q"][self.dice.throw("profile", 3) as usize];
+        let profile = PROFILES[self.dice.throw("profile", PROFILES.len() as u64) as usize];
         let mut body = json!({
             "op": "allocate", "key": self.key(), "profile": profile,
             "count": 1 + self.dice.throw("count", 2),
         });
         if self.dice.throw("pinned", 2) == 0 {
-            let gpu = self.dice.throw("gpu", 2);
+            let gpu = u64::from(profile.starts_with("V100"));
             body["target"] = json!({"host": crate::site::HOST, "gpu": gpu});
         }
         if self.dice.throw("leased", 3) == 0 {
@@ -348,20 +344,13 @@ impl Script {
         Ok(self.kernel.fault(fault)?)
     }
 
-    /// A new epoch: nothing that was made is left, foreign partitions included.
+    /// A new epoch: nothing that was made is left; the other manager makes its own again.
     fn reboot(&mut self) -> Result<()> {
         self.say("the host reboots");
         self.count("reboots");
         self.machine.stop_agent();
         self.kernel.fault(Fault::Clear {})?;
         self.kernel.reboot()?;
-        for (path, mdev) in FOREIGN.iter().zip(&self.foreign) {
-            self.kernel.write(path, mdev.uuid.to_string().as_bytes())?;
-        }
-        let state = self.kernel.state()?;
-        for mdev in &mut self.foreign {
-            *mdev = state.mdev(mdev.uuid).context("it was just made")?.clone();
-        }
         self.machine.start_agent()
     }
 
@@ -471,7 +460,7 @@ impl Script {
         self.kernel.fault(Fault::Clear {})?;
         self.kernel.release()?;
         for mdev in self.kernel.state()?.mdevs {
-            if mdev.vm_name.is_some() {
+            if mdev.vm_name.is_some() && !self.foreign.contains(&mdev) {
                 self.kernel.vm_close(mdev.uuid)?;
             }
         }

@@ -25,9 +25,6 @@ const LOOK: Duration = Duration::from_millis(3);
 const REST: Duration = Duration::from_millis(80);
 /// How far a start moves the wall clock: past every lease and visibility timeout that a dead process left.
 const LEAP_S: i64 = 120;
-/// vGPU type of the foreign partitions, the one that trials use too.
-const FOREIGN: &str = "/sys/bus/pci/devices/0000:3b:00.0/mdev_supported_types/nvidia-232/create";
-
 /// The machine.
 pub(super) struct Life {
     pub(super) site: Site,
@@ -46,7 +43,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Sets up a machine with a foreign partition on its first GPU, and starts it.
+    /// Sets up a machine beside whose partitions are those of another manager, and starts it.
     pub(super) fn begin(breakage: Option<Breakage>) -> Result<Self> {
         Self::set_up(breakage, true)
     }
@@ -65,9 +62,8 @@ impl Life {
         if !has_agent {
             std::fs::remove_file(folder.path().join("agent.toml"))?;
         }
-        let simulator = Simulator::start(HostDescription::builtin("two-t4")?, &site.host_folder())?;
+        let simulator = Simulator::start(HostDescription::builtin("mixed")?, &site.host_folder())?;
         let mut kernel = Client::connect(&site.host_folder())?;
-        kernel.write(FOREIGN, Uuid::now_v7().to_string().as_bytes())?;
         let mut life = Self {
             door: Door::of(&site),
             receiver: Receiver::start(&site)?,
