@@ -1,78 +1,60 @@
 //! Writes to kernel attributes: the one seam between a real kernel and a served one.
+//!
+//! ```text
+//! worker ── ChildAttributes ──▶ a process of its own: write-attribute ──┬─▶ FileAttributes
+//!              │                                                        └─▶ SocketAttributes
+//!              └─ past its deadline ─▶ Abandoned: remembered until it ends
+//! ```
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+mod direct;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
+mod child;
 
-/// Longest answer of an attribute server.
-const MAX_ANSWER: u64 = 64 * 1024;
+mod abandoned;
+
+mod command;
+
+use std::io;
+use std::time::Duration;
+
+pub use child::ChildAttributes;
+pub use command::WriteArguments;
+pub use direct::{FileAttributes, SocketAttributes};
 
 /// Writes attributes. Paths are absolute as the kernel has them, made from validated parts only.
 pub trait Attributes: Send + Sync {
-    /// One `open`, one `write` of all bytes, one `close`; blocks as long as the kernel does.
+    /// One `open`, one `write` of all bytes, one `close`.
     ///
     /// # Errors
-    /// The kernel's errno.
-    fn write(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
-}
+    /// See [`WriteError`].
+    fn write(&self, path: &str, bytes: &[u8]) -> Result<(), WriteError>;
 
-/// Attributes that are files below a root.
-#[derive(Debug, Clone)]
-pub struct FileAttributes {
-    /// The root, `/` on hardware.
-    pub root: PathBuf,
-}
-
-impl Attributes for FileAttributes {
-    fn write(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        // Neither created nor truncated: an attribute exists or the write must fail.
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .open(self.root.join(path.trim_start_matches('/')))?;
-        let written = file.write(bytes)?;
-        if written == bytes.len() {
-            Ok(())
-        } else {
-            Err(io::Error::from(io::ErrorKind::WriteZero))
-        }
+    /// Paths of writes that were given up and have not come back yet.
+    fn abandoned(&self) -> Vec<String> {
+        Vec::new()
     }
 }
 
-/// Attributes behind a Unix socket, one connection per write so that one that blocks blocks alone.
-#[derive(Debug, Clone)]
-pub struct SocketAttributes {
-    /// The socket.
-    pub socket: PathBuf,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    #[serde(default)]
-    ok: bool,
-    errno: Option<i32>,
-    error: Option<String>,
-}
-
-impl Attributes for SocketAttributes {
-    fn write(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        let mut stream = UnixStream::connect(&self.socket)?;
-        let request = serde_json::json!({ "attribute_write": { "path": path, "bytes": STANDARD.encode(bytes) } });
-        stream.write_all(format!("{request}\n").as_bytes())?;
-        let mut line = String::new();
-        BufReader::new(io::Read::take(stream, MAX_ANSWER)).read_line(&mut line)?;
-        let answer: Answer = serde_json::from_str(&line).map_err(io::Error::other)?;
-        match answer {
-            Answer { ok: true, .. } => Ok(()),
-            Answer {
-                errno: Some(errno), ..
-            } => Err(io::Error::from_raw_os_error(errno)),
-            Answer { error, .. } => Err(io::Error::other(
-                error.unwrap_or_else(|| "no answer".to_owned()),
-            )),
-        }
-    }
+/// Why a write did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The kernel's answer, errno included.
+    #[error("the kernel refused the write")]
+    Refused(#[from] io::Error),
+    /// The kernel has not answered. The write may still take effect, at any time.
+    #[error(
+        "the kernel has not come back within {} s; something still holds the device",
+        deadline.as_secs_f64()
+    )]
+    Stuck {
+        /// How long it was given.
+        deadline: Duration,
+    },
+    /// The process that writes ended, or never began, without saying what the kernel answered. The
+    /// write may have taken effect.
+    #[error("the process that writes gave no answer: {reason}")]
+    NoAnswer {
+        /// How it ended, for people.
+        reason: String,
+    },
 }

@@ -1,7 +1,9 @@
 //! `agent.toml`: this host's name, paths, keys and allow-list. All faults are reported at once.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use events::HostName;
 use events::key::{PublicKey, SecretKey};
@@ -19,6 +21,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Where things are on this machine.
     pub paths: Paths,
+    /// How long the kernel may take for one attribute write before its GPU counts as stuck.
+    pub write_deadline: Duration,
     /// The backplane's file.
     pub backplane: PathBuf,
     /// Signs results.
@@ -82,6 +86,21 @@ fn proc() -> PathBuf {
 
 fn listen() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 9478))
+}
+
+/// A VM's start can hold a device for 25 s.
+fn write_deadline_s() -> u64 {
+    30
+}
+
+/// Seconds that make sense: no healthy write takes as long as the first, nobody waits for the last.
+const WRITE_DEADLINE_S: RangeInclusive<u64> = 1..=600;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawKernel {
+    #[serde(default = "write_deadline_s")]
+    write_deadline_s: u64,
 }
 
 #[derive(Deserialize)]
@@ -196,6 +215,7 @@ impl<'a> Document<'a> {
         let host = self.require::<HostName>(&mut table, "host");
         let state_dir = self.require::<PathBuf>(&mut table, "state_dir");
         let paths = self.require::<Paths>(&mut table, "paths");
+        let write_deadline = self.write_deadline(&mut table);
         let queue = self.require::<RawQueue>(&mut table, "queue");
         let keys = self.require::<RawKeys>(&mut table, "keys");
         let has_server = table.contains_key("server");
@@ -224,11 +244,29 @@ impl<'a> Document<'a> {
             state_dir: folder.join(state_dir?.into_inner()),
             backplane: folder.join(queue?.into_inner().backplane),
             paths: paths?.into_inner(),
+            write_deadline: write_deadline?,
             host_key: host_key?,
             function_keys,
             listen: listen?,
             allow: allow?.into_inner(),
         })
+    }
+
+    fn write_deadline(&mut self, table: &mut DeTable<'a>) -> Option<Duration> {
+        if !table.contains_key("kernel") {
+            return Some(Duration::from_secs(write_deadline_s()));
+        }
+        let kernel = self.take::<RawKernel>(table, "kernel")?;
+        let seconds = kernel.get_ref().write_deadline_s;
+        if WRITE_DEADLINE_S.contains(&seconds) {
+            return Some(Duration::from_secs(seconds));
+        }
+        let (least, most) = (WRITE_DEADLINE_S.start(), WRITE_DEADLINE_S.end());
+        self.fault(
+            kernel.span().start,
+            &format!("kernel.write_deadline_s: must be from {least} to {most}"),
+        );
+        None
     }
 
     fn keys(

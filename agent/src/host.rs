@@ -1,13 +1,17 @@
 //! This host as its configuration describes it: the constructors, and the only place that knows
 //! whether attributes are files or a socket.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::attributes::{Attributes, FileAttributes, SocketAttributes};
+use crate::attributes::{Attributes, ChildAttributes};
 use crate::cgroup::CgroupLimiter;
-use crate::config::Paths;
+use crate::config::Config;
 use crate::mdev::MdevPartitioner;
 use crate::probe::HostRoot;
+
+/// The running program, whatever has become of its file since it was started.
+const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// The seams of one host.
 #[derive(Clone)]
@@ -19,17 +23,22 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host whose things lie at `paths`. Nothing is touched yet.
+    /// The host that `config` describes. Nothing is touched yet. The running program must have the
+    /// hidden subcommand `write-attribute` ([`crate::attributes::WriteArguments`]).
     #[must_use]
-    pub fn new(paths: &Paths) -> Self {
-        let attributes: Arc<dyn Attributes> = match &paths.attributes {
-            Some(socket) => Arc::new(SocketAttributes {
-                socket: socket.clone(),
-            }),
-            None => Arc::new(FileAttributes {
-                root: paths.root.clone(),
-            }),
+    pub fn new(config: &Config) -> Self {
+        Self::with_writer(config, THIS_PROGRAM.into())
+    }
+
+    /// As [`Self::new`], for a program without that subcommand: `program` has it.
+    #[must_use]
+    pub fn with_writer(config: &Config, program: PathBuf) -> Self {
+        let (paths, deadline) = (&config.paths, config.write_deadline);
+        let attributes = match &paths.attributes {
+            Some(socket) => ChildAttributes::socket(program, socket.clone(), deadline),
+            None => ChildAttributes::files(program, paths.root.clone(), deadline),
         };
+        let attributes: Arc<dyn Attributes> = Arc::new(attributes);
         let partitioner = MdevPartitioner::new(
             paths.root.clone(),
             paths.nvml.clone(),

@@ -8,19 +8,17 @@ mod holders;
 mod sysfs;
 
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
 use events::inventory::Backend;
-use events::{Code, GpuUuid, PartitionId, ProfileName};
+use events::{Code, GpuUuid, PciAddress, ProfileName};
 
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, WriteError};
 use crate::nvml::{Device, Driver};
-use crate::partitioner::{Class, Observation, ObservedGpu, PartitionError, Partitioner, Slot};
+use crate::partitioner::{
+    Class, Observation, ObservedGpu, PartitionError, Partitioner, STUCK, Slot,
+};
 use crate::probe::{HostRoot, Offer};
-
-/// How long the kernel may take for one write. A VM's start can hold a device for 25 s.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Drives the mediated devices of one host.
 pub struct MdevPartitioner {
@@ -77,10 +75,11 @@ impl MdevPartitioner {
                         (observed.profiles, observed.partitions) = (tree.profiles, tree.partitions);
                         let leaving = tree.leaving.first().map(|id| {
                             format!(
-                                "stuck: the removal of {id} has not come back; stop what holds it"
+                                "{STUCK}the removal of {id} has not come back; stop what holds it"
                             )
                         });
-                        observed.unavailable = observed.unavailable.or(leaving);
+                        let stuck = leaving.or_else(|| self.abandoned(device.pci));
+                        observed.unavailable = observed.unavailable.or(stuck);
                     }
                     // What cannot be read is not empty: nothing is placed here until it can.
                     Err(error) => observed.unavailable = Some(error),
@@ -105,36 +104,22 @@ impl MdevPartitioner {
         })
     }
 
-    /// Writes within the deadline. The writing thread of one that does not come back is left behind:
-    /// nothing can end a write that the kernel blocks.
-    fn bounded_write(
-        &self,
-        path: &str,
-        bytes: &[u8],
-    ) -> Result<std::io::Result<()>, PartitionError> {
-        let (attributes, to, what) = (
-            Arc::clone(&self.attributes),
-            path.to_owned(),
-            bytes.to_vec(),
-        );
-        let (sender, written) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("attribute".to_owned())
-            .spawn(move || {
-                let _ = sender.send(attributes.write(&to, &what));
-            });
-        thread.map_err(|error| {
-            fail(
-                Code::Internal,
-                Class::Retry,
-                format!("start a thread to write {path}: {error}"),
-            )
-        })?;
-        written.recv_timeout(DEADLINE).map_err(|_| {
-            let text = format!("the kernel has not come back from a write to {path} within {} s; something still holds the device", DEADLINE.as_secs());
-            fail(Code::GpuStuck, Class::Stuck, text)
-        })
+    /// What a write that was given up and has not come back means for the GPU at `pci`.
+    fn abandoned(&self, pci: PciAddress) -> Option<String> {
+        let below = format!("{}/", HostRoot::device(pci));
+        let paths = self.attributes.abandoned();
+        let path = paths.into_iter().find(|path| path.starts_with(&below))?;
+        Some(format!("{STUCK}the write to {path} has not come back"))
     }
+}
+
+/// A write without the kernel's answer. What it came to must be looked at.
+fn unanswered(error: &WriteError, path: &str) -> PartitionError {
+    let (code, class) = match error {
+        WriteError::Stuck { .. } => (Code::GpuStuck, Class::Stuck),
+        WriteError::NoAnswer { .. } | WriteError::Refused(_) => (Code::DriverError, Class::Retry),
+    };
+    fail(code, class, format!("write to {path}: {error}"))
 }
 
 impl Partitioner for MdevPartitioner {
@@ -169,11 +154,13 @@ impl Partitioner for MdevPartitioner {
         }
         let kind = sysfs::type_of(&self.root, device.pci, profile)?;
         let path = format!("{}/create", kind.path);
-        let written = self.bounded_write(&path, slot.id.to_string().as_bytes())?;
+        let written = self.attributes.write(&path, slot.id.to_string().as_bytes());
         let now = self.observe_device(&device);
         let there = now.partitions.iter().find(|seen| seen.id == slot.id);
         match (written, there) {
-            (Ok(()), Some(seen)) if seen.profile == *profile => Ok(()),
+            (Ok(()) | Err(WriteError::NoAnswer { .. }), Some(seen)) if seen.profile == *profile => {
+                Ok(())
+            }
             (Ok(()), _) => {
                 let text = format!(
                     "the kernel took {} for {path}, but no such device of type {profile} is there",
@@ -181,46 +168,44 @@ impl Partitioner for MdevPartitioner {
                 );
                 Err(fail(Code::DriverError, Class::Refuse, text))
             }
-            (Err(error), _) => Err(errno::create(&error, &path, &kind, &now)),
+            (Err(WriteError::Refused(error)), _) => Err(errno::create(&error, &path, &kind, &now)),
+            (Err(error), _) => Err(unanswered(&error, &path)),
         }
     }
 
     fn destroy(&self, slot: &Slot) -> Result<(), PartitionError> {
         let device = self.find(&slot.gpu)?;
         let now = self.observe_device(&device);
+        // Below the GPU's own directory: it stays there until the removal is over, and a write that
+        // does not come back names its GPU.
+        let folder = format!("{}/{}", HostRoot::device(device.pci), slot.id);
+        let is_there = || self.root.at(&folder).exists();
         let Some(seen) = now.partitions.iter().find(|seen| seen.id == slot.id) else {
-            return Ok(());
+            let text = format!("an earlier removal of {folder} has not come back");
+            let leaving = is_there().then(|| fail(Code::GpuStuck, Class::Stuck, text));
+            return leaving.map_or(Ok(()), Err);
         };
         if !seen.holders.is_empty() {
             let text = format!("{} is held by {}", seen.sysfs_path, seen.holders.join(", "));
             return Err(fail(Code::InUse, Class::Refuse, text));
         }
-        let path = format!("{}/remove", seen.sysfs_path);
-        let written = self.bounded_write(&path, b"1")?;
-        let gone = !self.is_there(slot.id);
-        match written {
-            Ok(()) if gone => Ok(()),
-            Ok(()) => Err(fail(
-                Code::DriverError,
-                Class::Retry,
-                format!(
-                    "the kernel took the removal of {}, but it is still there",
-                    seen.sysfs_path
-                ),
-            )),
+        let path = format!("{folder}/remove");
+        let written = self.attributes.write(&path, b"1");
+        match (written, is_there()) {
+            (Ok(()) | Err(WriteError::NoAnswer { .. }), false) => Ok(()),
+            (Ok(()), true) => {
+                let text =
+                    format!("the kernel took the removal of {folder}, but it is still there");
+                Err(fail(Code::DriverError, Class::Retry, text))
+            }
             // Somebody else's removal has won: what was wanted is so.
-            Err(error)
-                if gone && matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) =>
+            (Err(WriteError::Refused(error)), false)
+                if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) =>
             {
                 Ok(())
             }
-            Err(error) => Err(errno::remove(&error, &path)),
+            (Err(WriteError::Refused(error)), _) => Err(errno::remove(&error, &path)),
+            (Err(error), _) => Err(unanswered(&error, &path)),
         }
-    }
-}
-
-impl MdevPartitioner {
-    fn is_there(&self, id: PartitionId) -> bool {
-        self.root.at(&sysfs::device(id)).symlink_metadata().is_ok()
     }
 }

@@ -40,6 +40,9 @@ pub struct Slot {
     pub id: PartitionId,
 }
 
+/// How [`ObservedGpu::unavailable`] begins where a kernel write has not come back.
+pub const STUCK: &str = "stuck: ";
+
 /// One look at the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
@@ -74,6 +77,26 @@ pub struct ObservedGpu {
     pub profiles: Vec<ProfileInventory>,
     /// Partitions that exist, whoever made them.
     pub partitions: Vec<ObservedPartition>,
+}
+
+impl ObservedGpu {
+    /// Whether a kernel write to it has not come back: nothing can be done here until it does.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.unavailable
+            .as_ref()
+            .is_some_and(|reason| reason.starts_with(STUCK))
+    }
+
+    /// What an operation says that this GPU cannot take now.
+    #[must_use]
+    pub fn unavailable_code(&self) -> Code {
+        if self.is_stuck() {
+            Code::GpuStuck
+        } else {
+            Code::DriverError
+        }
+    }
 }
 
 /// One partition as seen.

@@ -53,6 +53,9 @@ enum Command {
     /// The simulated host, as `up --simulate` starts it.
     #[command(hide = true)]
     Simulator(simulator::Arguments),
+    /// One kernel write, in a process of its own, as the agent within `up` starts it.
+    #[command(hide = true)]
+    WriteAttribute(agent::attributes::WriteArguments),
 }
 
 fn main() -> ExitCode {
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Simulator(arguments) => {
             simulator::run_command(&arguments).map_err(anyhow::Error::from)
         }
+        Command::WriteAttribute(arguments) => return arguments.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

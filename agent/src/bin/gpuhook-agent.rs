@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::attributes::WriteArguments;
 use agent::ledger::Ledger;
 use agent::{Config, Ends, Host};
 use anyhow::{Context, Result, bail};
@@ -43,6 +44,9 @@ enum Command {
     /// Allocations that the hardware still has are this host's again; those that it lacks are made again
     /// at the next start; partitions that the statement does not know stay foreign.
     Rebuild(Rebuild),
+    /// One kernel write, in a process of its own, as the agent starts it.
+    #[command(hide = true)]
+    WriteAttribute(WriteArguments),
 }
 
 #[derive(Debug, Args)]
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         Command::Doctor(ask) => doctor(&ask),
         Command::Quarantine(quarantine) => self::quarantine(&quarantine),
         Command::Rebuild(rebuild) => self::rebuild(&rebuild),
+        Command::WriteAttribute(arguments) => Ok(arguments.run()),
     };
     match result {
         Ok(code) => code,
@@ -111,7 +116,7 @@ fn run(at: &At) -> Result<ExitCode> {
         builder.json().init()
     }
     let config = Config::load(&at.config)?;
-    let host = Host::new(&config.paths);
+    let host = Host::new(&config);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -138,7 +143,7 @@ fn run(at: &At) -> Result<ExitCode> {
 
 fn doctor(ask: &Ask) -> Result<ExitCode> {
     let config = Config::load(&ask.at.config)?;
-    let checks = agent::doctor::run(&config, &Host::new(&config.paths));
+    let checks = agent::doctor::run(&config, &Host::new(&config));
     if ask.json {
         println!("{}", serde_json::to_string_pretty(&checks)?);
     } else {

@@ -48,7 +48,7 @@ pub enum Step {
 pub fn plan(observed: &ObservedGpu, target: &Target) -> Plan {
     if let Some(reason) = &observed.unavailable {
         return Plan::Impossible(
-            Code::DriverError,
+            observed.unavailable_code(),
             format!("GPU {} takes no partitions: {reason}", observed.pci),
         );
     }
@@ -97,7 +97,7 @@ pub fn refuse_before_start(
 ) -> Option<(Code, String)> {
     if let Some(reason) = &observed.unavailable {
         return Some((
-            Code::DriverError,
+            observed.unavailable_code(),
             format!("GPU {} takes no partitions: {reason}", observed.pci),
         ));
     }

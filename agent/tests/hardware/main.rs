@@ -7,3 +7,12 @@
 
 mod groups;
 mod mdev;
+mod writing;
+
+use std::time::Duration;
+
+/// The installed program.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_gpuhook-agent");
+
+/// Longest wait for anything here.
+const DEADLINE: Duration = Duration::from_secs(30);

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use agent::attributes::SocketAttributes;
+use agent::attributes::ChildAttributes;
 use agent::mdev::MdevPartitioner;
 use agent::partitioner::{Class, Partitioner, Slot};
 use events::inventory::Backend;
 use events::{Code, PartitionId};
 use simulator::{Client, Fault, HostDescription, Simulator, Window};
+
+use crate::{DEADLINE, PROGRAM};
 
 struct Host {
     partitioner: MdevPartitioner,
@@ -30,9 +32,7 @@ fn host() -> Host {
         &folder.path().join("host"),
     )
     .unwrap();
-    let attributes = SocketAttributes {
-        socket: simulator.socket(),
-    };
+    let attributes = ChildAttributes::socket(PROGRAM.into(), simulator.socket(), DEADLINE);
     let partitioner = MdevPartitioner::new(
         simulator.root(),
         simulator.library(),
@@ -211,9 +211,7 @@ fn a_removal_that_blocks_makes_the_gpu_stuck_until_it_comes_back() {
     let mut remover = Client::connect(host.simulator.dir()).unwrap();
     let removal = std::thread::spawn(move || remover.write(&path, b"1"));
     let waits = |state: &simulator::State| !state.waiting.is_empty();
-    host.client
-        .wait_for(std::time::Duration::from_secs(20), waits)
-        .unwrap();
+    host.client.wait_for(DEADLINE, waits).unwrap();
     let observed = host.partitioner.observe_gpu(&host.slot.gpu).unwrap();
     assert!(
         observed

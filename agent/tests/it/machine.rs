@@ -63,6 +63,7 @@ impl Machine {
                 cgroup: "/none".into(),
                 proc: "/proc".into(),
             },
+            write_deadline: DEADLINE,
             backplane: "/none".into(),
             host_key: SecretKey::parse(&self.host.expose()).unwrap(),
             function_keys: vec![self.function.public()],

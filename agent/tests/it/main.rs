@@ -5,6 +5,7 @@
     reason = "a panic in a test is its failure report"
 )]
 
+mod configuring;
 mod crashing;
 mod deciding;
 mod ending;

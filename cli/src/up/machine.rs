@@ -170,7 +170,7 @@ async fn start_agent(
     store: &SqliteBackplane,
     clock: Arc<dyn Clock>,
 ) -> Result<Running> {
-    let host = Host::new(&config.paths);
+    let host = Host::new(&config);
     let receiver = Arc::new(store.receiver(&QueueName::Commands(config.host.clone())));
     let ends = Ends::of(&host, receiver, Arc::new(store.clone()), clock);
     agent::start(config, ends).await.context("start the agent")

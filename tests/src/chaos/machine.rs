@@ -111,7 +111,9 @@ impl Machine {
     /// Starts the agent.
     pub(super) fn start_agent(&mut self) -> Result<()> {
         let config = agent::Config::load(&self.config)?;
-        let host = Host::new(&config.paths);
+        // As `gpuhook` runs itself for kernel writes; this program has no such subcommand.
+        let writer = std::env::current_exe()?.with_file_name("gpuhook-agent");
+        let host = Host::with_writer(&config, writer);
         let queue = QueueName::Commands(config.host.clone());
         let receiver = FlakyReceiver {
             inner: Arc::new(self.flaky.inner.receiver(&queue)),
