@@ -60,7 +60,8 @@ pub enum EventKind {
     /// Not started in time.
     #[serde(rename = "dev.gpuhook.operation.expired.v1")]
     OperationExpired,
-    /// The lease ran out and the allocation was removed.
+    /// The allocation was removed after its operations had ended: its lease ran out, or a release
+    /// that failed could be finished.
     #[serde(rename = "dev.gpuhook.allocation.expired.v1")]
     AllocationExpired,
     /// The allocation disappeared and could not be restored.

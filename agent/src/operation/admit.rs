@@ -142,7 +142,7 @@ fn consistent(operation: &Operation, known: &Known) -> Result<(), Failure> {
         (Operation::Allocate(_), Some(allocation)) if allocation.phase == Phase::Releasing => {
             refuse(
                 Code::InUse,
-                "the allocation is still being released; release it again, then allocate",
+                "the allocation is still being released; ask again once it is gone",
             )
         }
         (Operation::Allocate(asked), Some(allocation)) if !same_spec(asked, &allocation.spec) => {

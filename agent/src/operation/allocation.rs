@@ -37,7 +37,7 @@ pub enum Phase {
     Live,
     /// Its lease ended while something holds it: counted and reported, not ripped out.
     ExpiringHeld,
-    /// Its removal began and could not be completed; a release finishes it.
+    /// Its removal began and could not be completed; it is finished once that is possible.
     Releasing,
 }
 

@@ -8,6 +8,7 @@ use super::{Shared, WorkError};
 use crate::ledger::{Change, NewEvent};
 use crate::operation::allocation::{Allocation, Phase};
 use crate::operation::plan::Target;
+use crate::partitioner::ObservedGpu;
 
 impl Shared {
     pub(super) fn release(&self, command: &Command) -> Result<(), WorkError> {
@@ -71,7 +72,8 @@ impl Shared {
     }
 
     /// Removes an allocation from kernel and hardware. On failure it says what remains, and the
-    /// ledger keeps the allocation, so that another release finishes the work.
+    /// ledger keeps the allocation as one that is being released: the reconciler has it finished
+    /// once that is possible, and another release may be first.
     fn remove(&self, allocation: &Allocation) -> Result<Result<(), Failure>, WorkError> {
         let observed = self.partitioner.observe_gpu(&allocation.gpu)?;
         let held = observed.partitions.iter().find(|seen| {
@@ -105,10 +107,12 @@ impl Shared {
         match self.converge(allocation.id, &allocation.gpu, &target)? {
             Ok(_) => Ok(Ok(())),
             Err(mut failure) => {
-                self.ledger.put(&Allocation {
-                    phase: Phase::Releasing,
-                    ..allocation.clone()
-                })?;
+                if allocation.phase != Phase::Releasing {
+                    self.ledger.put(&Allocation {
+                        phase: Phase::Releasing,
+                        ..allocation.clone()
+                    })?;
+                }
                 let left = self.partitioner.observe_gpu(&allocation.gpu)?;
                 let ours = left
                     .partitions
@@ -141,31 +145,61 @@ impl Shared {
             }
             return Ok(());
         }
+        tracing::info!(allocation.id = %id, "lease ended, allocation removed");
+        self.say_removed(&allocation)
+    }
+
+    /// Goes on with a removal that could not be completed when it was asked for.
+    pub(super) fn finish(&self, allocation: &Allocation) -> Result<(), WorkError> {
+        match self.remove(allocation)? {
+            Ok(()) => {
+                tracing::info!(allocation.id = %allocation.id, "a removal that had begun is finished");
+                self.say_removed(allocation)
+            }
+            Err(failure) => {
+                tracing::warn!(allocation.id = %allocation.id, failure.code = %failure.code, reason = failure.message, "a removal that had begun cannot be finished yet; it is tried again");
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a removal that could not be completed can go on: its GPU takes work, nobody holds it.
+    pub(super) fn can_finish(allocation: &Allocation, observed: &ObservedGpu) -> bool {
+        let is_held = |id| {
+            let seen = observed.partitions.iter().find(|seen| seen.id == id);
+            seen.is_some_and(|seen| !seen.holders.is_empty())
+        };
+        allocation.phase == Phase::Releasing
+            && observed.unavailable.is_none()
+            && !allocation.partitions().any(is_held)
+    }
+
+    /// An allocation is gone, and no operation of now ends with it: the news goes where those of its
+    /// allocate went.
+    fn say_removed(&self, allocation: &Allocation) -> Result<(), WorkError> {
         let observation = self.partitioner.observe()?;
-        let change = Change::Remove(id);
+        let change = Change::Remove(allocation.id);
         let data = EventData {
             op_id: Some(allocation.operation),
-            allocation: Some(id),
+            allocation: Some(allocation.id),
             outcome: Some(Outcome::Released(Released {
-                allocation: id,
+                allocation: allocation.id,
                 existed: true,
             })),
             inventory: Some(self.inventory_after(&observation, &change)?),
             ..EventData::default()
         };
-        let tenant = Some(allocation.tenant.clone());
         self.ledger.conclude(
             None,
             change,
             NewEvent {
                 kind: EventKind::AllocationExpired,
-                subject: id.to_string(),
-                tenant,
+                subject: allocation.id.to_string(),
+                tenant: Some(allocation.tenant.clone()),
                 data,
                 now_ms: self.clock.now_ms(),
             },
         )?;
-        tracing::info!(allocation.id = %id, "lease ended, allocation removed");
         (self.on_event)();
         Ok(())
     }

@@ -25,8 +25,12 @@ impl Shared {
             return Ok(());
         }
         for allocation in self.ledger.allocations()? {
-            if allocation.gpu == *gpu && allocation.phase != Phase::Releasing {
-                self.repair_one(&allocation)?;
+            if allocation.gpu != *gpu {
+                continue;
+            }
+            match allocation.phase {
+                Phase::Releasing => self.finish(&allocation)?,
+                Phase::Live | Phase::ExpiringHeld => self.repair_one(&allocation)?,
             }
         }
         Ok(())
@@ -122,9 +126,11 @@ impl Shared {
                 .gpus
                 .iter()
                 .find(|gpu| gpu.uuid == allocation.gpu);
-            let differs = gpu.is_some_and(|gpu| !self.drift_of(&allocation, gpu).is_empty());
-            if differs && allocation.phase != Phase::Releasing && !drifted.contains(&allocation.gpu)
-            {
+            let differs = gpu.is_some_and(|gpu| match allocation.phase {
+                Phase::Releasing => Self::can_finish(&allocation, gpu),
+                Phase::Live | Phase::ExpiringHeld => !self.drift_of(&allocation, gpu).is_empty(),
+            });
+            if differs && !drifted.contains(&allocation.gpu) {
                 drifted.push(allocation.gpu.clone());
             }
         }

@@ -25,15 +25,29 @@ pub(super) fn inventory(
         let quarantine = ledger
             .quarantined(&gpu.uuid)?
             .map(|reason| format!("quarantined: {reason}"));
-        let partitions = gpu.partitions.iter().map(|partition| PartitionInventory {
+        let owned_by = |owner: &Allocation| PartitionOwner {
+            tenant: owner.tenant.clone(),
+            allocation: owner.id,
+        };
+        let seen = gpu.partitions.iter().map(|partition| PartitionInventory {
             id: partition.id,
             profile: partition.profile.clone(),
-            owner: owners.get(&partition.id).map(|owner| PartitionOwner {
-                tenant: owner.tenant.clone(),
-                allocation: owner.id,
-            }),
+            owner: owners.get(&partition.id).map(|owner| owned_by(owner)),
             in_use: !partition.holders.is_empty(),
         });
+        // A partition whose removal the kernel has not ended has lost its type and its name, and
+        // still takes its room: it counts as used.
+        let unseen = owners.iter().filter(|(id, owner)| {
+            owner.gpu == gpu.uuid && !gpu.partitions.iter().any(|seen| seen.id == **id)
+        });
+        let leaving = unseen
+            .filter(|_| gpu.is_stuck())
+            .map(|(id, owner)| PartitionInventory {
+                id: *id,
+                profile: owner.profile.clone(),
+                owner: Some(owned_by(owner)),
+                in_use: true,
+            });
         Ok(GpuInventory {
             uuid: gpu.uuid.clone(),
             pci: gpu.pci,
@@ -44,7 +58,7 @@ pub(super) fn inventory(
             unavailable: quarantine.or_else(|| gpu.unavailable.clone()),
             numa_node: gpu.numa_node,
             profiles: gpu.profiles.clone(),
-            partitions: partitions.collect(),
+            partitions: seen.chain(leaving).collect(),
         })
     };
     Ok(HostInventory {

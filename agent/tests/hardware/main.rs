@@ -5,8 +5,10 @@
     reason = "a panic in a test is its failure report"
 )]
 
+mod daemon;
 mod groups;
 mod mdev;
+mod stuck;
 mod writing;
 
 use std::time::Duration;
