@@ -38,7 +38,7 @@ impl Host {
             Some(socket) => ChildAttributes::socket(program, socket.clone(), deadline),
             None => ChildAttributes::files(program, paths.root.clone(), deadline),
         };
-        let attributes: Arc<dyn Attributes> = Arc::new(attributes);
+        let attributes: Arc<dyn Attributes> = Arc::new(attributes.taking_over(&paths.proc));
         let partitioner = MdevPartitioner::new(
             paths.root.clone(),
             paths.nvml.clone(),

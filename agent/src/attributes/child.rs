@@ -6,7 +6,7 @@
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,14 @@ impl ChildAttributes {
             deadline,
             abandoned: Abandoned::default(),
         }
+    }
+
+    /// Takes over what an earlier agent of this host left behind: its writes that have not come back,
+    /// found among the processes that `proc` lists.
+    #[must_use]
+    pub fn taking_over(mut self, proc: &Path) -> Self {
+        self.abandoned = Abandoned::find(proc, &self.place);
+        self
     }
 
     fn start(&self, path: &str, bytes: &[u8]) -> io::Result<(Child, ChildStdout)> {

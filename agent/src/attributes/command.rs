@@ -62,6 +62,19 @@ impl Place {
         command.arg(path).arg(OsStr::from_bytes(bytes));
     }
 
+    /// The attribute that a process with these arguments, program first, writes in this place; `None`
+    /// for every other process.
+    pub(super) fn attribute_of(&self, arguments: &[&[u8]]) -> Option<String> {
+        let mut told = Command::new("");
+        let [_, own @ .., path, bytes] = arguments else {
+            return None;
+        };
+        let path = std::str::from_utf8(path).ok()?;
+        self.tell(&mut told, path, bytes);
+        let told: Vec<_> = told.get_args().map(OsStr::as_bytes).collect();
+        (told.split_last_chunk::<2>()?.0 == own).then(|| path.to_owned())
+    }
+
     fn write(&self, path: &str, bytes: &[u8]) -> Result<(), WriteError> {
         match (&self.root, &self.socket) {
             (_, Some(socket)) => SocketAttributes {

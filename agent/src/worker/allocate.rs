@@ -74,8 +74,10 @@ impl Shared {
         } else {
             None
         };
+        // What a stuck GPU shows is not yet what an earlier life of this operation made of it.
+        let may_follow = observed.is_stuck() && self.has_begun(id)?;
         match judged {
-            Some(failure) if ours.is_empty() => return refused(failure),
+            Some(failure) if ours.is_empty() && !may_follow => return refused(failure),
             Some(failure) => return self.give_up(command, &wanted, failure),
             None => {}
         }
@@ -116,6 +118,12 @@ impl Shared {
             ),
             Err(failure) => self.give_up(command, &wanted, failure),
         }
+    }
+
+    /// Whether a step of this allocation is recorded as begun and not as done.
+    fn has_begun(&self, id: AllocationId) -> Result<bool, WorkError> {
+        let steps = self.ledger.intents(id)?;
+        Ok(steps.iter().any(|(_, open, _)| *open))
     }
 
     /// Everything that can be judged before the first effect.

@@ -196,6 +196,56 @@ fn an_agent_killed_while_a_removal_blocks_is_replaced_at_once() {
     gone_by_itself(&mut daemon);
 }
 
+/// field F10: what a dead agent's process still does in the kernel is not done a second time, and what
+/// may come of it is for people to look at.
+#[test]
+fn a_creation_that_outlives_its_agent_is_not_begun_again() {
+    let mut daemon = Daemon::start(600);
+    let fault = Fault::WriteHold {
+        path_suffix: "create".to_owned(),
+        effect: Effect::Before,
+        window: Window::default(),
+    };
+    daemon.client.fault(fault).unwrap();
+    let operation = allocate(&mut daemon, "held", 0, 2);
+    let command = daemon.send(1, &operation);
+    wait_for(&mut daemon, WaitCause::HeldBefore);
+    daemon.kill();
+    daemon.run();
+    let end = daemon.end_of(&command);
+    let failure = end.data.failure.unwrap();
+    assert_eq!(
+        (end.kind, failure.code),
+        (EventKind::OperationFailed, Code::GpuStuck),
+        "{}",
+        failure.message
+    );
+    assert_eq!(
+        daemon.client.state().unwrap().writes.all,
+        1,
+        "nothing else was written"
+    );
+    daemon.status_when("the quarantine", |status| {
+        let reason = gpu(status, 0)["unavailable"].as_str().unwrap_or_default();
+        reason.starts_with("quarantined: roll-back failed") && reason.contains("/create")
+    });
+    let sibling = allocate(&mut daemon, "sibling", 1, 1);
+    let made = daemon.done(1, &sibling);
+    assert_eq!(made.kind, EventKind::OperationSucceeded, "{made:?}");
+
+    daemon.client.release().unwrap();
+    let status = daemon.status_when("the late partition", |status| {
+        gpu(status, 0)["partitions"]
+            .as_array()
+            .is_some_and(|all| all.len() == 1)
+    });
+    assert_eq!(
+        gpu(&status, 0)["partitions"][0]["owner"],
+        Value::Null,
+        "nobody's: {status:#}"
+    );
+}
+
 fn descriptors(pid: u32) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(process(pid, "fd")).unwrap();
     entries

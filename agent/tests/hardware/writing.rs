@@ -157,6 +157,31 @@ fn a_write_past_its_deadline_is_given_up_and_its_process_reaped_when_it_ends() {
     );
 }
 
+/// An agent that starts anew knows what the one before left in the kernel, and only that.
+#[test]
+fn a_writer_of_an_earlier_agent_is_known_until_it_ends() {
+    let mut kernel = kernel(DEADLINE);
+    kernel.hold("create", Effect::Before);
+    let attributes = Arc::clone(&kernel.attributes);
+    let written = beside(move || attributes.write(CREATE, UUID.to_string().as_bytes()));
+    kernel.writer();
+    let later = |socket: PathBuf| {
+        let later = ChildAttributes::socket(PROGRAM.into(), socket, DEADLINE);
+        later.taking_over(Path::new("/proc"))
+    };
+    let (later, other) = (later(kernel.simulator.socket()), later("/none".into()));
+    assert_eq!(later.abandoned(), [CREATE]);
+    assert_eq!(other.abandoned(), Vec::<String>::new(), "another host's");
+    assert_eq!(
+        kernel.attributes.abandoned(),
+        Vec::<String>::new(),
+        "it is still waited for"
+    );
+    kernel.client.release().unwrap();
+    written.recv_timeout(DEADLINE).unwrap().unwrap();
+    assert_eq!(later.abandoned(), Vec::<String>::new());
+}
+
 /// A writer that is killed (memory ran out, an operator) says nothing: what was written is looked at.
 #[test]
 fn a_writer_that_dies_is_tried_again_unless_its_effect_is_there() {
