@@ -139,7 +139,11 @@ tenants = ["*"]
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
-        process.wait().unwrap();
+        let end = Instant::now() + DEADLINE;
+        while process.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < end, "SIGKILL does not end the agent");
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {

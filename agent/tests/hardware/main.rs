@@ -6,6 +6,7 @@
 )]
 
 mod daemon;
+mod frozen;
 mod groups;
 mod mdev;
 mod stuck;

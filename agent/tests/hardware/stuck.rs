@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use events::outcome::Outcome;
 use events::result::EventKind;
 use events::{AllocationId, Code, Command};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use simulator::{Effect, Fault, WaitCause, Window};
 use uuid::Uuid;
 
 use crate::DEADLINE;
 use crate::daemon::Daemon;
+use crate::frozen::Frozen;
 
 fn allocate(daemon: &mut Daemon, key: &str, gpu: usize, count: u32) -> String {
     let gpu = daemon.client.state().unwrap().gpus[gpu].uuid.clone();
@@ -178,6 +180,12 @@ fn an_agent_killed_while_a_removal_blocks_is_replaced_at_once() {
         "it shares nothing with the agent: {links:?}"
     );
 
+    // Where that can be had, with a writer that not even SIGKILL ends: as the kernel keeps it.
+    let frozen = Frozen::new(writer);
+    if frozen.is_some() {
+        let pid = Pid::from_raw(i32::try_from(writer).unwrap()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+    }
     daemon.kill();
     assert!(process(writer, "exe").exists(), "the writer hangs on");
     daemon.run();
@@ -192,6 +200,7 @@ fn an_agent_killed_while_a_removal_blocks_is_replaced_at_once() {
     assert_eq!(made.kind, EventKind::OperationSucceeded, "{made:?}");
     daemon.status_when("the stuck GPU", |status| is_stuck(status, 0));
 
+    drop(frozen);
     daemon.client.vm_close(device("held")).unwrap();
     gone_by_itself(&mut daemon);
 }

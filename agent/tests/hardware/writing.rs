@@ -116,7 +116,7 @@ fn a_writer_inherits_no_descriptor_and_has_a_process_group_of_its_own() {
 
 #[test]
 fn a_write_past_its_deadline_is_given_up_and_its_process_reaped_when_it_ends() {
-    let mut kernel = kernel(Duration::from_millis(300));
+    let mut kernel = kernel(Duration::from_secs(2));
     let partitioner = kernel.partitioner();
     let gpus = partitioner.observe().unwrap().gpus;
     let slot = |n: usize| Slot {
