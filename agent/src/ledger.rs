@@ -255,16 +255,31 @@ impl Ledger {
         })
     }
 
-    /// One open operation; `None` when it is final or unknown.
+    /// One open operation with the tries it has had; `None` when it is final or unknown.
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub fn open_operation(&self, id: OperationId) -> Result<Option<Command>> {
+    pub fn open_operation(&self, id: OperationId) -> Result<Option<(Command, u32)>> {
         self.read("read an operation", |connection| {
-            let sql = "SELECT command FROM operations WHERE id = ?1 AND final = 0";
+            let sql = "SELECT command, tries FROM operations WHERE id = ?1 AND final = 0";
             connection
-                .query_row(sql, [id.to_string()], |row| record::read(row, 0))
+                .query_row(sql, [id.to_string()], |row| {
+                    Ok((record::read(row, 0)?, row.get(1)?))
+                })
                 .optional()
+        })
+    }
+
+    /// Counts tries of an operation that could not be ended.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn tried(&self, id: OperationId, tries: u32) -> Result<()> {
+        self.write("count a try", |transaction| {
+            let sql = "UPDATE operations SET tries = tries + ?2 WHERE id = ?1";
+            transaction
+                .execute(sql, params![id.to_string(), tries])
+                .map(|_| ())
         })
     }
 

@@ -18,7 +18,7 @@ use crate::partitioner::Partitioner;
 use crate::reconciler::{Reconciler, Snapshot};
 use crate::reporter::Reporter;
 use crate::server::Server;
-use crate::worker::{Job, Shared, Workers, gpu_of};
+use crate::worker::{Job, Leases, Shared, Workers, gpu_of};
 
 /// Why the agent does not start.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +115,7 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
         checks: ends.checks,
         on_event,
         again: Mutex::default(),
+        leases: Leases::default(),
     });
     let workers = Arc::new(Workers::new(Arc::clone(&shared)));
     resume(&workers)?;
@@ -188,6 +189,7 @@ fn resume(workers: &Workers) -> Result<(), LedgerError> {
         let id = command.operation.allocation(&command.tenant);
         let known = id.map(|id| ledger.allocation(id)).transpose()?.flatten();
         tracing::info!(operation.id = %command.op_id, operation.name = command.operation.name(), "resuming an operation");
+        workers.shared().count_start(command.op_id)?;
         workers.enqueue(
             gpu_of(&command, known.as_ref()).as_ref(),
             Job::Operation(command.op_id),

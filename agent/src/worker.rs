@@ -9,6 +9,8 @@ mod effects;
 
 mod handles;
 
+mod leases;
+
 mod release;
 
 mod repair;
@@ -27,12 +29,20 @@ use events::{AllocationId, Code, Command, GpuUuid, HostName, Operation, Operatio
 
 use crate::ledger::{Change, Ledger, LedgerError, NewEvent};
 use crate::limiter::Limiter;
+use crate::operation::admit::BEING_RELEASED;
+use crate::operation::allocation::Phase;
 use crate::partitioner::{Observation, PartitionError, Partitioner};
 
 pub(crate) use allocate::gpu_of;
+pub use leases::Leases;
 
 /// Work that may wait for one GPU. A full queue makes intake wait, and the message stay with the queue.
 const QUEUE: usize = 256;
+
+/// Tries of one operation: about five minutes of a host that cannot be observed.
+const MOST_TRIES: u32 = 300;
+/// What a start of the agent counts for: an operation that takes the agent down each time ends too.
+const START: u32 = 10;
 
 /// Something to do on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +71,8 @@ pub struct Shared {
     pub checks: Arc<dyn Fn() -> Vec<HealthCheck> + Send + Sync>,
     /// Called after something was put into the outbox.
     pub on_event: Arc<dyn Fn() + Send + Sync>,
+    /// When leases end.
+    pub leases: Leases,
     /// Work that could not be ended (the host could not be observed, say): the reconciler queues it
     /// again at its next look.
     pub again: Mutex<BTreeSet<Work>>,
@@ -176,14 +188,39 @@ fn start(
 impl Shared {
     fn run(&self, gpu: Option<&GpuUuid>, job: Job) -> Result<(), WorkError> {
         match (job, gpu) {
-            (Job::Operation(id), _) => match self.ledger.open_operation(id)? {
-                Some(command) => self.operate(&command),
-                None => Ok(()),
-            },
+            (Job::Operation(id), _) => self.work_on(id),
             (Job::Expire(id), _) => self.expire(id),
             (Job::Repair, Some(gpu)) => self.repair(gpu),
             (Job::Repair, None) => Ok(()),
         }
+    }
+
+    /// Works on an operation within its budget, which the ledger keeps.
+    fn work_on(&self, id: OperationId) -> Result<(), WorkError> {
+        let Some((command, tries)) = self.ledger.open_operation(id)? else {
+            return Ok(());
+        };
+        if tries >= MOST_TRIES {
+            return self.give_up_unseen(&command, "the agent was started again and again");
+        }
+        match self.operate(&command) {
+            Err(WorkError::Observe(error)) if tries + 1 >= MOST_TRIES => {
+                self.give_up_unseen(&command, &error.message)
+            }
+            Err(WorkError::Observe(error)) => {
+                self.ledger.tried(id, 1)?;
+                Err(WorkError::Observe(error))
+            }
+            done => done,
+        }
+    }
+
+    /// Counts a start against every operation that the last life left open.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn count_start(&self, id: OperationId) -> Result<(), LedgerError> {
+        self.ledger.tried(id, START)
     }
 
     fn operate(&self, command: &Command) -> Result<(), WorkError> {
@@ -225,9 +262,18 @@ impl Shared {
                 Change::None,
             );
         };
+        if allocation.phase == Phase::Releasing {
+            let failure = Failure::new(Code::InUse, BEING_RELEASED);
+            return self.end(
+                command,
+                Err(failure),
+                EventKind::OperationRefused,
+                Change::None,
+            );
+        }
         let expires_at = self.clock.now_s() + i64::try_from(ttl_s).unwrap_or(i64::MAX / 2);
         allocation.expires_at = Some(expires_at);
-        allocation.phase = crate::operation::allocation::Phase::Live;
+        allocation.phase = Phase::Live;
         let outcome = Outcome::Renewed(events::outcome::Renewed {
             allocation: allocation.id,
             expires_at,

@@ -125,7 +125,7 @@ class NotOurs(OnOneHost):
         for wrong in ("T4-4", "T4-4q", "T4-16P", "V100D-8Q", "nvidia-232", "232", "GRID T4-4Q"):
             status, body = self.allocate("typo", wrong, 0)
             self.assertEqual(status, 422, (wrong, body))
-        self.assertIn("T4-4Q", str(self.allocate("typo", "T4-16P", 0)[1]["errors"]))
+        self.assertIn("T4-4Q", self.allocate("typo", "T4-16P", 0)[1]["detail"])
         self.assertEqual(self.allocate("right", "V100D-8Q", 1)[0], "succeeded")
         self.assertEqual(self.allocate("size", "V100D-4Q", 1)[1]["code"], "no_capacity")
 

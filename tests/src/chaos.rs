@@ -15,6 +15,10 @@ mod machine;
 
 mod script;
 
+mod callers;
+
+mod faults;
+
 mod judge;
 
 use std::io::{BufRead, BufReader};
@@ -34,7 +38,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1)]
     first: u64,
     /// Steps of each seed's script.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 90)]
     steps: u64,
     /// Seeds at the same time.
     #[arg(long, default_value_t = 4)]

@@ -20,7 +20,7 @@ pub(crate) struct CiArgs {
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("prepare", prepare),
     ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
     ("tidy", crate::tidy::run),
@@ -45,6 +45,9 @@ const STEPS: [Step; 11] = [
     }),
     ("test", test),
     ("python", python),
+    ("chaos", |root| {
+        crate::fire::start(root, "gpuhook-chaos", &["--seeds", "20"])
+    }),
     ("crash", |root| {
         crate::fire::start(root, "gpuhook-crash", &[])
     }),

@@ -24,6 +24,18 @@ pub(crate) fn run(root: &Path, program: &str, args: &FireArgs) -> Result<()> {
     start(root, program, &arguments)
 }
 
+/// The long forms: ten thousand random operations, and every point of every crash scenario.
+pub(crate) fn nightly(root: &Path) -> Result<()> {
+    cargo(root, &["build", "--workspace", "--quiet"])?;
+    start(
+        root,
+        "gpuhook-chaos",
+        &["--seeds", "200", "--first", "1000"],
+    )?;
+    start(root, "gpuhook-crash", &[])?;
+    start(root, "gpuhook-crash", &["--prove"])
+}
+
 /// Runs a program that was built before.
 pub(crate) fn start(root: &Path, program: &str, arguments: &[&str]) -> Result<()> {
     let path = target(root).join("debug").join(program);

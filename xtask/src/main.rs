@@ -27,6 +27,10 @@ enum Task {
     Tidy,
     /// Kill a real gpuhook before and after every durable step, and look what came of it.
     Crash(fire::FireArgs),
+    /// Drive a machine at random while everything around it fails; a failing seed is repeated with --seed.
+    Chaos(fire::FireArgs),
+    /// The long forms of the same tests.
+    Nightly,
 }
 
 fn main() -> ExitCode {
@@ -37,6 +41,8 @@ fn main() -> ExitCode {
         Task::Ci(args) => ci::run(root, &args),
         Task::Tidy => tidy::run(root),
         Task::Crash(args) => fire::run(root, "gpuhook-crash", &args),
+        Task::Chaos(args) => fire::run(root, "gpuhook-chaos", &args),
+        Task::Nightly => fire::nightly(root),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,7 +8,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 /// `GPHL` in SQLite's header: this file is a gpuhook ledger.
 const APPLICATION_ID: i32 = 0x4750_484c;
 /// Version of `schema.sql`.
-const SCHEMA_VERSION: i32 = 1;
+const SCHEMA_VERSION: i32 = 2;
+/// What makes each version of the one before it, from version 1 on.
+const UPGRADES: [&str; 1] = ["ALTER TABLE operations ADD COLUMN tries INTEGER NOT NULL DEFAULT 0"];
 /// How long another process may take to let go of the ledger.
 const BUSY: Duration = Duration::from_millis(500);
 /// Present once a ledger was made: a state folder that has it and no ledger has lost it.
@@ -118,7 +120,21 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     // The lock is taken by the first access, not by asking for it.
     connection.execute_batch("BEGIN IMMEDIATE; COMMIT")?;
+    upgrade(&connection)?;
     Ok(connection)
+}
+
+/// Brings an older ledger to this program's version, one step and one transaction at a time.
+fn upgrade(connection: &Connection) -> rusqlite::Result<()> {
+    let version =
+        connection.pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0))?;
+    for (from, step) in (1..).zip(UPGRADES).filter(|(from, _)| *from >= version) {
+        let next = from + 1;
+        connection.execute_batch(&format!(
+            "BEGIN IMMEDIATE; {step}; PRAGMA user_version = {next}; COMMIT"
+        ))?;
+    }
+    Ok(())
 }
 
 /// Makes the ledger of a state folder with what `fill` puts into it, all or nothing; there must be none.

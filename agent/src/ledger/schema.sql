@@ -1,7 +1,7 @@
 -- The agent's ledger. JSON columns hold {"v":1,"record":…}.
 CREATE TABLE operations (
     id TEXT PRIMARY KEY, hash BLOB NOT NULL, final INTEGER NOT NULL, sequence INTEGER,
-    seen_at_s INTEGER NOT NULL, command TEXT NOT NULL
+    seen_at_s INTEGER NOT NULL, command TEXT NOT NULL, tries INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX operations_open ON operations (final) WHERE final = 0;
 CREATE TABLE revisions (scope TEXT PRIMARY KEY, revision INTEGER NOT NULL) STRICT;

@@ -7,6 +7,10 @@ use events::{Code, Command, HostName, Operation};
 use super::allocation::{Allocation, Phase};
 use crate::config::Allow;
 
+/// Why an allocation that is being released is not brought back.
+pub(crate) const BEING_RELEASED: &str =
+    "the allocation is still being released; ask again once it is gone";
+
 /// What the ledger knows that matters for one command.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
@@ -139,11 +143,10 @@ fn consistent(operation: &Operation, known: &Known) -> Result<(), Failure> {
             Code::ReleasedBeforeAllocate,
             "the key was released before it was allocated; use another key",
         ),
-        (Operation::Allocate(_), Some(allocation)) if allocation.phase == Phase::Releasing => {
-            refuse(
-                Code::InUse,
-                "the allocation is still being released; ask again once it is gone",
-            )
+        (Operation::Allocate(_) | Operation::Renew(_), Some(allocation))
+            if allocation.phase == Phase::Releasing =>
+        {
+            refuse(Code::InUse, BEING_RELEASED)
         }
         (Operation::Allocate(asked), Some(allocation)) if !same_spec(asked, &allocation.spec) => {
             refuse(

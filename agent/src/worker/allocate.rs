@@ -10,7 +10,8 @@ use crate::ledger::Change;
 use crate::limiter::Enforcement;
 use crate::operation::allocation::{Allocation, Phase};
 use crate::operation::plan::{Target, refuse_before_start};
-use crate::partitioner::ObservedGpu;
+use crate::operation::recover::Intent;
+use crate::partitioner::{ObservedGpu, ObservedPartition};
 
 impl Shared {
     pub(super) fn allocate(&self, command: &Command, spec: &Allocate) -> Result<(), WorkError> {
@@ -23,40 +24,17 @@ impl Shared {
             )
         };
         let observation = self.partitioner.observe()?;
-        let Some(observed) = find(spec, &observation.gpus) else {
-            return refused(Failure::new(Code::UnknownGpu, "this host has no such GPU"));
-        };
-        let Some(profile) = spec.profile.clone() else {
-            return refused(Failure::new(
-                Code::Internal,
-                "the command names no profile: placement was not decided",
-            ));
-        };
         let id = AllocationId::of(&command.tenant, &spec.key);
         let known = self.ledger.allocation(id)?;
-        let expires_at = spec
-            .ttl_s
-            .map(|ttl_s| self.clock.now_s() + i64::try_from(ttl_s).unwrap_or(i64::MAX / 2));
-        let expires_at = if known.is_some() && spec.ttl_s.is_none() {
-            known.as_ref().and_then(|known| known.expires_at)
-        } else {
-            expires_at
+        let Some(wanted) = self.wanted(command, spec, known.as_ref()) else {
+            let text = "the command names no GPU or no profile: placement was not decided";
+            return refused(Failure::new(Code::Internal, text));
         };
-        let gpu = known
-            .as_ref()
-            .map_or_else(|| observed.uuid.clone(), |known| known.gpu.clone());
-        let wanted = Allocation {
-            id,
-            operation: known
-                .as_ref()
-                .map_or(command.op_id, |known| known.operation),
-            tenant: command.tenant.clone(),
-            gpu: gpu.clone(),
-            spec: spec.clone(),
-            profile: profile.clone(),
-            expires_at,
-            phase: Phase::Live,
+        let Some(observed) = observation.gpus.iter().find(|gpu| gpu.uuid == wanted.gpu) else {
+            let failure = Failure::new(Code::UnknownGpu, "this host has no such GPU");
+            return self.end_unfinished(command, &wanted, failure);
         };
+        let (gpu, profile) = (&wanted.gpu, &wanted.profile);
         // A known allocation is desired already: its partitions are never rolled back, whatever its
         // earlier steps left behind.
         let made = match &known {
@@ -88,7 +66,7 @@ impl Shared {
                 .collect(),
             absent: Vec::new(),
         };
-        let observed = match self.converge(id, &gpu, &target)? {
+        let observed = match self.converge(id, gpu, &target)? {
             Ok(observed) => observed,
             Err(failure) if known.is_some() => {
                 return self.end(
@@ -212,24 +190,40 @@ impl Shared {
             absent: ours.clone(),
             ..Target::default()
         };
-        let mut stuck = None;
-        if let Err(undo) = self.converge(wanted.id, &wanted.gpu, &target)? {
-            let left = self.partitioner.observe_gpu(&wanted.gpu)?;
-            for id in ours
-                .iter()
-                .filter(|id| left.partitions.iter().any(|seen| seen.id == **id))
-            {
-                failure.residue.push(format!(
-                    "partition {id} on GPU {}: {}",
-                    left.pci, undo.message
-                ));
-            }
-            stuck = Some(undo.message);
+        let Err(undo) = self.converge(wanted.id, &wanted.gpu, &target)? else {
+            return self.end_unfinished(command, wanted, failure);
+        };
+        let left = self.partitioner.observe_gpu(&wanted.gpu)?;
+        for id in ours
+            .iter()
+            .filter(|id| left.partitions.iter().any(|seen| seen.id == **id))
+        {
+            failure.residue.push(format!(
+                "partition {id} on GPU {}: {}",
+                left.pci, undo.message
+            ));
         }
-        if let Some(reason) = stuck {
-            self.ledger
-                .quarantine(&wanted.gpu, &format!("roll-back failed: {reason}"))?;
-            tracing::error!(gpu.uuid = wanted.gpu.as_str(), operation.id = %command.op_id, reason, "roll-back failed: the GPU takes no more work");
+        // A GPU whose kernel has not come back says so itself, and for as long as it is so.
+        if undo.code != Code::GpuStuck {
+            let reason = format!("roll-back failed: {}", undo.message);
+            self.ledger.quarantine(&wanted.gpu, &reason)?;
+            tracing::error!(gpu.uuid = wanted.gpu.as_str(), operation.id = %command.op_id, reason, "the GPU takes no more work");
+        }
+        self.end_unfinished(command, wanted, failure)
+    }
+
+    /// An operation whose budget is spent while its host cannot be seen.
+    pub(super) fn give_up_unseen(&self, command: &Command, reason: &str) -> Result<(), WorkError> {
+        let failure = Failure::new(
+            Code::DriverError,
+            format!("given up after many tries: {reason}"),
+        );
+        if let events::Operation::Allocate(spec) = &command.operation {
+            let id = AllocationId::of(&command.tenant, &spec.key);
+            let known = self.ledger.allocation(id)?;
+            if let (None, Some(wanted)) = (&known, self.wanted(command, spec, None)) {
+                return self.end_unfinished(command, &wanted, failure);
+            }
         }
         self.end(
             command,
@@ -238,20 +232,90 @@ impl Shared {
             Change::None,
         )
     }
-}
 
-/// The GPU that an allocate was placed on.
-fn find<'a>(spec: &Allocate, gpus: &'a [ObservedGpu]) -> Option<&'a ObservedGpu> {
-    let Some(Place::Host(target)) = &spec.target else {
-        return None;
-    };
-    let matches = |gpu: &&ObservedGpu| match target.gpu.as_ref() {
-        Some(GpuSelector::Uuid(uuid)) => gpu.uuid == *uuid,
-        Some(GpuSelector::Pci(pci)) => gpu.pci == *pci,
-        Some(GpuSelector::Index(index)) => gpu.index == *index,
-        None => false,
-    };
-    gpus.iter().find(matches)
+    /// Ends an allocate as failed. What its steps may have left is kept as an allocation that is being
+    /// released: counted, its own, and removed as soon as that can be done.
+    fn end_unfinished(
+        &self,
+        command: &Command,
+        wanted: &Allocation,
+        failure: Failure,
+    ) -> Result<(), WorkError> {
+        let steps = self.ledger.intents(wanted.id)?;
+        let is_new = self.ledger.allocation(wanted.id)?.is_none();
+        let is_left = !failure.residue.is_empty();
+        let keep = is_new && self.may_be_left(wanted, &steps, is_left);
+        let (kind, change) = match (steps.is_empty(), keep) {
+            (true, _) => (EventKind::OperationRefused, Change::None),
+            (false, false) => (EventKind::OperationFailed, Change::None),
+            (false, true) => (
+                EventKind::OperationFailed,
+                Change::Put(Box::new(Allocation {
+                    phase: Phase::Releasing,
+                    ..wanted.clone()
+                })),
+            ),
+        };
+        self.end(command, Err(failure), kind, change)
+    }
+
+    /// Whether anything that these steps made may still be there; `is_left` when something is known to
+    /// be. A slot that holds what no step made is somebody else's, and nothing there is claimed.
+    fn may_be_left(
+        &self,
+        wanted: &Allocation,
+        steps: &[(i64, bool, Intent)],
+        is_left: bool,
+    ) -> bool {
+        let Ok(seen) = self.partitioner.observe_gpu(&wanted.gpu) else {
+            return true;
+        };
+        let is_ours = |seen: &ObservedPartition| {
+            steps.iter().any(|(_, _, step)| {
+                step.partition == seen.id
+                    && step.before.is_none()
+                    && step.want.as_ref() == Some(&seen.profile)
+            })
+        };
+        let there: Vec<_> = seen
+            .partitions
+            .iter()
+            .filter(|seen| wanted.partitions().any(|id| id == seen.id))
+            .collect();
+        (is_left || seen.is_stuck() || !there.is_empty()) && there.into_iter().all(is_ours)
+    }
+
+    /// The allocation that an allocate asks for, or the one that is there, under its terms.
+    fn wanted(
+        &self,
+        command: &Command,
+        spec: &Allocate,
+        known: Option<&Allocation>,
+    ) -> Option<Allocation> {
+        let Some(Place::Host(target)) = &spec.target else {
+            return None;
+        };
+        let gpu = match (known, &target.gpu) {
+            (Some(known), _) => known.gpu.clone(),
+            (None, Some(GpuSelector::Uuid(uuid))) => uuid.clone(),
+            (None, _) => return None,
+        };
+        let lease = |ttl_s| self.clock.now_s() + i64::try_from(ttl_s).unwrap_or(i64::MAX / 2);
+        Some(Allocation {
+            id: AllocationId::of(&command.tenant, &spec.key),
+            operation: known.map_or(command.op_id, |known| known.operation),
+            tenant: command.tenant.clone(),
+            gpu,
+            spec: spec.clone(),
+            profile: spec.profile.clone()?,
+            expires_at: match (spec.ttl_s, known) {
+                (Some(ttl_s), _) => Some(lease(ttl_s)),
+                (None, Some(known)) => known.expires_at,
+                (None, None) => None,
+            },
+            phase: Phase::Live,
+        })
+    }
 }
 
 /// The GPU whose worker does an operation, where it is about one.

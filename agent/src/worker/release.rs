@@ -89,14 +89,17 @@ impl Shared {
         }
         for group in allocation.groups() {
             if let Err(error) = self.limiter.remove(&group) {
-                // Groups that went before this one come back, or a tenant would run without limits.
-                let restored = self.limit(allocation, &observed);
                 let mut failure = Failure::new(error.code, error.message);
-                failure.residue.extend(
-                    restored
-                        .err()
-                        .map(|lost| format!("limits are incomplete: {}", lost.message)),
-                );
+                // Groups that went before this one come back, or a tenant would run without limits;
+                // where nobody is to run any more they stay gone.
+                if allocation.phase != Phase::Releasing {
+                    let restored = self.limit(allocation, &observed);
+                    failure.residue.extend(
+                        restored
+                            .err()
+                            .map(|lost| format!("limits are incomplete: {}", lost.message)),
+                    );
+                }
                 return Ok(Err(failure));
             }
         }
@@ -128,10 +131,9 @@ impl Shared {
 
     /// A lease has ended. What is held stays, is counted and said; nothing is ripped out.
     pub(super) fn expire(&self, id: AllocationId) -> Result<(), WorkError> {
-        let now_s = self.clock.now_s();
         let allocation = self.ledger.allocation(id)?;
         let Some(allocation) =
-            allocation.filter(|allocation| allocation.expires_at.is_some_and(|at| at <= now_s))
+            allocation.filter(|allocation| self.leases.is_over(allocation, &*self.clock))
         else {
             return Ok(());
         };

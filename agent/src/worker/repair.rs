@@ -97,6 +97,10 @@ impl Shared {
                 .iter()
                 .find(|gpu| gpu.uuid == allocation.gpu)
             {
+                Some(_) if allocation.phase == Phase::Releasing => found.push(format!(
+                    "allocation {} is still being released",
+                    allocation.id
+                )),
                 Some(gpu) => found.extend(self.drift_of(&allocation, gpu)),
                 None => found.push(format!(
                     "GPU {} of allocation {} is missing",
@@ -112,13 +116,14 @@ impl Shared {
     /// # Errors
     /// The ledger cannot be read.
     pub fn overdue(&self, observation: &Observation) -> Result<Overdue, LedgerError> {
-        let now_s = self.clock.now_s();
         let Overdue {
             mut drifted,
             mut ended,
         } = Overdue::default();
-        for allocation in self.ledger.allocations()? {
-            if allocation.expires_at.is_some_and(|at| at <= now_s) {
+        let allocations = self.ledger.allocations()?;
+        self.leases.keep(&allocations);
+        for allocation in allocations {
+            if self.leases.is_over(&allocation, &*self.clock) {
                 ended.push((allocation.gpu.clone(), allocation.id));
                 continue;
             }

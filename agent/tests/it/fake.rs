@@ -30,6 +30,10 @@ pub(crate) struct State {
     pub(crate) fail_after_effect: bool,
     pub(crate) limit_error: Option<Code>,
     pub(crate) refuse_limits: bool,
+    /// The driver does not answer.
+    pub(crate) blind: bool,
+    /// How often the host was looked at.
+    pub(crate) looks: u32,
 }
 
 /// `GroupName` in an order.
@@ -133,7 +137,15 @@ impl Partitioner for Hands {
     }
 
     fn observe_gpu(&self, gpu: &GpuUuid) -> Result<ObservedGpu, PartitionError> {
-        let state = self.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
+        state.looks += 1;
+        if state.blind {
+            return Err(PartitionError {
+                code: Code::DriverError,
+                class: Class::Retry,
+                message: "the driver does not answer".to_owned(),
+            });
+        }
         let partitions =
             state
                 .partitions
@@ -321,11 +333,18 @@ impl Sender for Queues {
     }
 }
 
-/// A clock that stands still until it is moved.
-pub(crate) struct ManualClock(pub(crate) AtomicI64);
+/// A clock that stands still until it is moved: the wall's time, and the time that has passed.
+pub(crate) struct ManualClock {
+    pub(crate) wall_ms: AtomicI64,
+    pub(crate) elapsed_ms: AtomicI64,
+}
 
 impl Clock for ManualClock {
     fn now_ms(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
+        self.wall_ms.load(Ordering::SeqCst)
+    }
+
+    fn elapsed_ms(&self) -> i64 {
+        self.elapsed_ms.load(Ordering::SeqCst)
     }
 }

@@ -41,7 +41,10 @@ impl Machine {
             hands: Hands::new(&state, boundary),
             state,
             queues: Arc::default(),
-            clock: Arc::new(ManualClock(AtomicI64::new(NOW_S * 1000))),
+            clock: Arc::new(ManualClock {
+                wall_ms: AtomicI64::new(NOW_S * 1000),
+                elapsed_ms: AtomicI64::new(0),
+            }),
             function: SecretKey::generate().unwrap(),
             host: Arc::new(SecretKey::generate().unwrap()),
             folder: tempfile::tempdir().unwrap(),
@@ -185,8 +188,28 @@ impl Machine {
         }
     }
 
+    /// Time passes.
     pub(crate) fn pass_s(&self, seconds: i64) {
-        self.clock.0.fetch_add(seconds * 1000, Ordering::SeqCst);
+        self.set_clock_by_s(seconds);
+        self.clock
+            .elapsed_ms
+            .fetch_add(seconds * 1000, Ordering::SeqCst);
+    }
+
+    /// Somebody sets the clock.
+    pub(crate) fn set_clock_by_s(&self, seconds: i64) {
+        self.clock
+            .wall_ms
+            .fetch_add(seconds * 1000, Ordering::SeqCst);
+    }
+
+    /// Waits until the reconciler has looked at the host again.
+    pub(crate) async fn looked(&self) {
+        let seen = self.state.lock().unwrap().looks;
+        self.until("another look", || {
+            (self.state.lock().unwrap().looks > seen + 3).then_some(())
+        })
+        .await;
     }
 
     pub(crate) fn partitions(&self) -> Vec<PartitionId> {

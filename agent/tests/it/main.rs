@@ -5,10 +5,12 @@
     reason = "a panic in a test is its failure report"
 )]
 
+mod budget;
 mod configuring;
 mod crashing;
 mod deciding;
 mod ending;
 mod fake;
+mod leases;
 mod machine;
 mod performing;

@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use backplane::Reads;
 use backplane::store::OperationRecord;
 use events::TenantName;
-use serde_json::{Value, json};
-use simulator::{Client, Effect, Fault, HostDescription, MdevState, Simulator, Window};
+use serde_json::json;
+use simulator::{Client, Fault, HostDescription, MdevState, Simulator};
 use uuid::Uuid;
 
 use super::dice::Dice;
@@ -25,32 +25,7 @@ const REST: Duration = Duration::from_secs(60);
 const LEAP_S: i64 = 45;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(50);
-/// errno of the faults of attribute writes.
-const ERRNO: [i32; 7] = [
-    libc::EIO,
-    libc::EBUSY,
-    libc::EINVAL,
-    libc::EAGAIN,
-    libc::ENOMEM,
-    libc::ENODEV,
-    libc::EPERM,
-];
-/// NVML's answers when it fails: not supported, in use, GPU lost, timeout, unknown.
-const NVML: [u32; 5] = [3, 19, 15, 10, 999];
 
-/// The calls that fail: those by which a host is looked at, and not the one that ends a session, whose
-/// failure leaves its connection open whatever a client does.
-const NVML_CALLS: [&str; 7] = [
-    "nvmlInit",
-    "nvmlSystemGetDriverVersion",
-    "nvmlDeviceGetCount",
-    "nvmlDeviceGetHandleByIndex",
-    "nvmlDeviceGetUUID",
-    "nvmlDeviceGetPciInfo",
-    "nvmlDeviceGetTemperature",
-];
-/// Profiles of both boards: those that fit beside the foreign partitions, and one that never does.
-const PROFILES: [&str; 5] = ["T4-4Q", "T4-4Q", "V100D-8Q", "V100D-8Q", "V100D-4Q"];
 /// Keys that operations are about: few, so that they meet.
 pub(super) const KEYS: std::ops::Range<u64> = 0..7;
 
@@ -97,8 +72,8 @@ pub(super) struct Script {
     /// Final states as first seen.
     pub(super) finals: BTreeMap<String, OperationRecord>,
     pub(super) violations: Vec<String>,
-    dice: Arc<Dice>,
-    door: Door,
+    pub(super) dice: Arc<Dice>,
+    pub(super) door: Door,
     sequence: i64,
     tally: Tally,
     loud: bool,
@@ -180,226 +155,15 @@ impl Script {
         self.look()
     }
 
-    fn say(&mut self, what: &str) {
+    pub(super) fn say(&mut self, what: &str) {
         if self.loud {
             println!("  {what}");
         }
     }
 
-    fn count(&mut self, what: &'static str) {
+    pub(super) fn count(&mut self, what: &'static str) {
         *self.tally.0.entry(what).or_default() += 1;
     }
-
-    // -- what callers do -------------------------------------------------------------------------
-
-    fn key(&self) -> String {
-        format!("job:{}", self.dice.throw("key", KEYS.end))
-    }
-
-    fn allocate(&mut self) -> Result<()> {
-        let profile = PROFILES[self.dice.throw("profile", PROFILES.len() as u64) as usize];
-        let mut body = json!({
-            "op": "allocate", "key": self.key(), "profile": profile,
-            "count": 1 + self.dice.throw("count", 2),
-        });
-        if self.dice.throw("pinned", 2) == 0 {
-            let gpu = u64::from(profile.starts_with("V100"));
-            body["target"] = json!({"host": crate::site::HOST, "gpu": gpu});
-        }
-        if self.dice.throw("leased", 3) == 0 {
-            body["ttl_s"] = json!(60 + self.dice.throw("ttl", 600));
-        }
-        if self.dice.throw("limited", 3) == 0 {
-            body["limits"] = json!({"memory_mib": 256, "pids": 64});
-        }
-        self.ask(body)
-    }
-
-    fn on_a_key(&mut self, op: &str) -> Result<()> {
-        let mut body = json!({"op": op, "key": self.key()});
-        if op == "renew" {
-            body["ttl_s"] = json!(60 + self.dice.throw("ttl", 600));
-        }
-        self.ask(body)
-    }
-
-    fn ask(&mut self, body: Value) -> Result<()> {
-        let id = format!("msg_{}", self.webhooks.len());
-        self.webhooks.push(Webhook {
-            id,
-            body: body.to_string(),
-            answer: None,
-            is_refused: false,
-        });
-        self.count("operations");
-        self.send(self.webhooks.len() - 1)
-    }
-
-    /// Sends a webhook, perhaps again. A final answer never changes.
-    fn send(&mut self, index: usize) -> Result<()> {
-        let webhook = &self.webhooks[index];
-        let now_s = jiff::Timestamp::now().as_second() + self.machine.store_clock.shift_s();
-        let answer = self.door.post(&webhook.id, now_s, &webhook.body)?;
-        let told = answer.body["code"].as_str().unwrap_or("");
-        self.say(&format!(
-            "{} -> {} {told}",
-            self.webhooks[index].body, answer.status
-        ));
-        let webhook = &mut self.webhooks[index];
-        match (&webhook.answer, answer.status) {
-            // A refusal is an answer that a sender can live with. It leaves no trace, so that the same
-            // webhook may be accepted later, when its host is whole again or has room.
-            (None, 422) => webhook.is_refused = true,
-            (None, 409) if answer.body["code"] == "no_capacity" => webhook.is_refused = true,
-            (_, 503 | 409) => webhook.is_refused = false,
-            (None, 200 | 202) => webhook.answer = Some(answer),
-            (Some(first), _) if first.body == answer.body => {}
-            (first, _) => self.violations.push(format!(
-                "{} was answered {first:?}, then {answer:?}",
-                webhook.id
-            )),
-        }
-        Ok(())
-    }
-
-    fn repeat(&mut self) -> Result<()> {
-        if self.webhooks.is_empty() {
-            return Ok(());
-        }
-        self.count("repeats");
-        let index = self.dice.throw("repeat", self.webhooks.len() as u64) as usize;
-        self.send(index)
-    }
-
-    fn mismatch(&mut self) -> Result<()> {
-        let known = self.webhooks.iter().rev().find(|webhook| {
-            webhook
-                .answer
-                .as_ref()
-                .is_some_and(|answer| answer.status == 202)
-        });
-        let Some(webhook) = known else { return Ok(()) };
-        let body = webhook.body.replace("{\"", "{ \"");
-        let now_s = jiff::Timestamp::now().as_second() + self.machine.store_clock.shift_s();
-        let answer = self.door.post(&webhook.id, now_s, &body)?;
-        if !matches!(answer.status, 409 | 503) {
-            self.violations.push(format!(
-                "another body under a known id was answered {answer:?}"
-            ));
-        }
-        self.count("mismatches");
-        Ok(())
-    }
-
-    // -- what goes wrong -------------------------------------------------------------------------
-
-    fn break_a_write(&mut self) -> Result<()> {
-        let suffix = ["create", "remove"][self.dice.throw("which write", 2) as usize];
-        let effect = [Effect::Before, Effect::After][self.dice.throw("effect", 2) as usize];
-        let window = Window::times(1 + self.dice.throw("times", 6));
-        let fault = match self.dice.throw("how", 4) {
-            0 => Fault::WriteDelay {
-                path_suffix: suffix.to_owned(),
-                ms: 300,
-                effect,
-                window,
-            },
-            _ => Fault::Write {
-                path_suffix: suffix.to_owned(),
-                errno: ERRNO[self.dice.throw("errno", ERRNO.len() as u64) as usize],
-                effect,
-                window,
-            },
-        };
-        self.fault(fault)
-    }
-
-    fn break_nvml(&mut self) -> Result<()> {
-        let which = self.dice.throw("function", NVML_CALLS.len() as u64) as usize;
-        let function = NVML_CALLS[which].to_owned();
-        let window = Window::times(1 + self.dice.throw("calls", 12));
-        let fault = match self.dice.throw("slow", 3) {
-            0 => Fault::NvmlDelay {
-                function,
-                ms: 100,
-                window,
-            },
-            _ => Fault::Nvml {
-                function,
-                code: NVML[self.dice.throw("code", NVML.len() as u64) as usize],
-                window,
-            },
-        };
-        self.fault(fault)
-    }
-
-    fn lose_a_gpu(&mut self) -> Result<()> {
-        let gpu = self.dice.throw("gpu", 2).to_string();
-        self.fault(Fault::GpuLost { gpu })
-    }
-
-    fn fault(&mut self, fault: Fault) -> Result<()> {
-        self.say(&format!("fault: {fault:?}"));
-        self.count("faults");
-        Ok(self.kernel.fault(fault)?)
-    }
-
-    /// A new epoch: nothing that was made is left; the other manager makes its own again.
-    fn reboot(&mut self) -> Result<()> {
-        self.say("the host reboots");
-        self.count("reboots");
-        self.machine.stop_agent();
-        self.kernel.fault(Fault::Clear {})?;
-        self.kernel.reboot()?;
-        self.machine.start_agent()
-    }
-
-    fn vm(&mut self) -> Result<()> {
-        let state = self.kernel.state()?;
-        let ours: Vec<_> = state
-            .mdevs
-            .iter()
-            .filter(|mdev| self.foreign.iter().all(|foreign| foreign.uuid != mdev.uuid))
-            .collect();
-        if ours.is_empty() {
-            return Ok(());
-        }
-        let mdev = ours[self.dice.throw("which device", ours.len() as u64) as usize];
-        // A device that is just being removed, or a lost GPU, refuses: as good.
-        let _ = match mdev.vm_name {
-            Some(_) => self.kernel.vm_close(mdev.uuid),
-            None => self.kernel.vm_open(mdev.uuid, "guest"),
-        };
-        self.count("VMs");
-        Ok(())
-    }
-
-    fn jump_host_clock(&mut self) {
-        let back = self.machine.host_clock.shift_s() - self.machine.store_clock.shift_s();
-        // Away by up to an hour in either direction, or back to the truth.
-        let jump = match self.dice.throw("jump", 3) {
-            0 => -back,
-            1 => self.dice.throw("by", 3600).cast_signed(),
-            _ => -self.dice.throw("by", 3600).cast_signed(),
-        };
-        self.say(&format!("the host's clock jumps by {jump} s"));
-        self.count("jumps");
-        self.machine.host_clock.jump_s(jump);
-    }
-
-    fn leap(&self, seconds: i64) {
-        self.machine.store_clock.jump_s(seconds);
-        self.machine.host_clock.jump_s(seconds);
-    }
-
-    fn restart_agent(&mut self) -> Result<()> {
-        self.say("the agent restarts");
-        self.count("restarts");
-        self.machine.stop_agent();
-        self.machine.start_agent()
-    }
-
-    // -- looking ---------------------------------------------------------------------------------
 
     fn look_for(&mut self, time: Duration) -> Result<()> {
         let deadline = Instant::now() + time;
@@ -451,8 +215,6 @@ impl Script {
         Ok(())
     }
 
-    // -- the end ---------------------------------------------------------------------------------
-
     /// Heals everything, waits until nothing moves, compares, and stops.
     pub(super) fn end(mut self) -> Result<(Vec<String>, Tally)> {
         self.say("-- healed --");
@@ -465,7 +227,7 @@ impl Script {
             }
         }
         let ahead = self.machine.host_clock.shift_s() - self.machine.store_clock.shift_s();
-        self.machine.host_clock.jump_s(-ahead);
+        self.machine.host_clock.set_by_s(-ahead);
         self.clear_quarantine()?;
         let deadline = Instant::now() + REST;
         loop {

@@ -113,9 +113,33 @@ impl Life {
         self.control.set_wall_offset_s(self.offset_s)
     }
 
-    /// Starts `gpuhook up`, later than everything that its predecessor had leased.
+    /// Starts `gpuhook up`, later than everything that its predecessor had leased, and waits until it
+    /// answers.
     pub(super) fn start(&mut self) -> Result<()> {
         self.leap(LEAP_S)?;
+        self.spawn()?;
+        self.until("the machine to answer", |life| {
+            let hosts = life.door.get("/v1/hosts").ok()?;
+            let seen = !life.has_agent
+                || hosts["items"]
+                    .as_array()?
+                    .iter()
+                    .any(|host| host["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty()));
+            seen.then_some(())
+        })
+    }
+
+    /// Ends the machine without warning.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Starts `gpuhook up`.
+    pub(super) fn spawn(&mut self) -> Result<()> {
         let programs = std::env::current_exe()?;
         let programs = programs.parent().context("a program lies in a folder")?;
         let library = [
@@ -140,15 +164,7 @@ impl Life {
             .context("start gpuhook")?;
         self.control.set_main(child.id())?;
         self.child = Some(child);
-        self.until("the machine to answer", |life| {
-            let hosts = life.door.get("/v1/hosts").ok()?;
-            let seen = !life.has_agent
-                || hosts["items"]
-                    .as_array()?
-                    .iter()
-                    .any(|host| host["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty()));
-            seen.then_some(())
-        })
+        Ok(())
     }
 
     fn log(&self) -> PathBuf {

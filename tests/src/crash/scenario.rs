@@ -61,11 +61,20 @@ impl Scenario {
         let key = format!("job:{}:{point}:{}", self.name(), life.now_s());
         let before = self.prepare(life, &key)?;
         let swallow = matches!(life.breakage(), Some(super::Breakage::Sync));
-        life.control.arm(point, swallow)?;
         let webhook = (life.webhook_id(), self.webhook(&key));
         let answer = match &webhook.1 {
-            Some(body) => life.post(&webhook.0, body).ok(),
-            None => life.leap(LEASE_S + 1).map(|()| None)?,
+            Some(body) => {
+                life.control.arm(point, swallow)?;
+                life.post(&webhook.0, body).ok()
+            }
+            // A lease that ran out while the machine was down: its points are those of a start, too.
+            None => {
+                life.kill()?;
+                life.leap(LEASE_S + 1)?;
+                life.control.arm(point, swallow)?;
+                life.spawn()?;
+                None
+            }
         };
         let told = answer.as_ref().map(operation_of).transpose()?;
         let killed = life.until_killed_or("the scenario to end", |life| {
