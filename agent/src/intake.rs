@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::config::Allow;
 use crate::ledger::{LedgerError, NewEvent};
 use crate::operation::admit::{Admit, admit};
-use crate::worker::{Job, Workers, gpu_of};
+use crate::worker::{Job, Workers};
 
 /// Longest long poll.
 const WAIT: Duration = Duration::from_secs(20);
@@ -94,12 +94,7 @@ impl Intake {
         }
         if let Some(command) = accepted {
             let workers = Arc::clone(&self.workers);
-            let id = command.operation.allocation(&command.tenant);
-            let known = id
-                .map(|id| workers.shared().ledger.allocation(id))
-                .transpose()?
-                .flatten();
-            let gpu = gpu_of(&command, known.as_ref());
+            let gpu = workers.shared().gpu_of(&command)?;
             let queued = tokio::task::spawn_blocking(move || {
                 workers.enqueue(gpu.as_ref(), Job::Operation(command.op_id))
             })

@@ -18,7 +18,7 @@ use crate::partitioner::Partitioner;
 use crate::reconciler::{Reconciler, Snapshot};
 use crate::reporter::Reporter;
 use crate::server::Server;
-use crate::worker::{Job, Leases, Shared, Workers, gpu_of};
+use crate::worker::{Job, Leases, Shared, Workers};
 
 /// Why the agent does not start.
 #[derive(Debug, thiserror::Error)]
@@ -186,12 +186,10 @@ async fn until(mut stopped: watch::Receiver<bool>) {
 fn resume(workers: &Workers) -> Result<(), LedgerError> {
     let ledger = &workers.shared().ledger;
     for command in ledger.open_operations()? {
-        let id = command.operation.allocation(&command.tenant);
-        let known = id.map(|id| ledger.allocation(id)).transpose()?.flatten();
         tracing::info!(operation.id = %command.op_id, operation.name = command.operation.name(), "resuming an operation");
         workers.shared().count_start(command.op_id)?;
         workers.enqueue(
-            gpu_of(&command, known.as_ref()).as_ref(),
+            workers.shared().gpu_of(&command)?.as_ref(),
             Job::Operation(command.op_id),
         );
     }

@@ -11,6 +11,8 @@ mod handles;
 
 mod leases;
 
+mod order;
+
 mod release;
 
 mod repair;
@@ -33,7 +35,6 @@ use crate::operation::admit::BEING_RELEASED;
 use crate::operation::allocation::Phase;
 use crate::partitioner::{Observation, PartitionError, Partitioner};
 
-pub(crate) use allocate::gpu_of;
 pub use leases::Leases;
 
 /// Work that may wait for one GPU. A full queue makes intake wait, and the message stay with the queue.
@@ -90,6 +91,13 @@ pub enum WorkError {
     /// The host cannot be observed now; the work stays open.
     #[error("host cannot be observed")]
     Observe(#[from] PartitionError),
+}
+
+/// Whether a job is done with.
+enum Ended {
+    Yes,
+    /// Something older has to end first.
+    NotYet,
 }
 
 /// The running workers, by GPU. GPUs are added as they are seen.
@@ -172,13 +180,19 @@ fn start(
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         while let Ok(job) = jobs.recv() {
             held(&waiting).remove(&(gpu.clone(), job));
-            if let Err(error) = shared.run(gpu.as_ref(), job) {
-                tracing::error!(
-                    gpu.uuid = gpu.as_ref().map(GpuUuid::as_str),
-                    error = crate::chain(&error),
-                    "work could not be ended; it is tried again"
-                );
-                held(&shared.again).insert((gpu.clone(), job));
+            match shared.run(gpu.as_ref(), job) {
+                Ok(Ended::Yes) => {}
+                Ok(Ended::NotYet) => {
+                    held(&shared.again).insert((gpu.clone(), job));
+                }
+                Err(error) => {
+                    tracing::error!(
+                        gpu.uuid = gpu.as_ref().map(GpuUuid::as_str),
+                        error = crate::chain(&error),
+                        "work could not be ended; it is tried again"
+                    );
+                    held(&shared.again).insert((gpu.clone(), job));
+                }
             }
         }
     });
@@ -186,32 +200,38 @@ fn start(
 }
 
 impl Shared {
-    fn run(&self, gpu: Option<&GpuUuid>, job: Job) -> Result<(), WorkError> {
+    fn run(&self, gpu: Option<&GpuUuid>, job: Job) -> Result<Ended, WorkError> {
         match (job, gpu) {
-            (Job::Operation(id), _) => self.work_on(id),
-            (Job::Expire(id), _) => self.expire(id),
-            (Job::Repair, Some(gpu)) => self.repair(gpu),
-            (Job::Repair, None) => Ok(()),
+            (Job::Operation(id), _) => return self.work_on(id),
+            (Job::Expire(id), _) => self.expire(id)?,
+            (Job::Repair, Some(gpu)) => self.repair(gpu)?,
+            (Job::Repair, None) => {}
         }
+        Ok(Ended::Yes)
     }
 
     /// Works on an operation within its budget, which the ledger keeps.
-    fn work_on(&self, id: OperationId) -> Result<(), WorkError> {
+    fn work_on(&self, id: OperationId) -> Result<Ended, WorkError> {
         let Some((command, tries)) = self.ledger.open_operation(id)? else {
-            return Ok(());
+            return Ok(Ended::Yes);
         };
+        if self.has_to_wait(&command)? {
+            return Ok(Ended::NotYet);
+        }
         if tries >= MOST_TRIES {
-            return self.give_up_unseen(&command, "the agent was started again and again");
+            self.give_up_unseen(&command, "the agent was started again and again")?;
+            return Ok(Ended::Yes);
         }
         match self.operate(&command) {
             Err(WorkError::Observe(error)) if tries + 1 >= MOST_TRIES => {
-                self.give_up_unseen(&command, &error.message)
+                self.give_up_unseen(&command, &error.message)?;
+                Ok(Ended::Yes)
             }
             Err(WorkError::Observe(error)) => {
                 self.ledger.tried(id, 1)?;
                 Err(WorkError::Observe(error))
             }
-            done => done,
+            done => done.map(|()| Ended::Yes),
         }
     }
 

@@ -3,7 +3,7 @@
 use events::operation::{Allocate, Target as Place};
 use events::outcome::{Failure, Outcome};
 use events::result::EventKind;
-use events::{AllocationId, Code, Command, GpuSelector, GpuUuid};
+use events::{AllocationId, Code, Command, GpuSelector};
 
 use super::{Shared, WorkError, handles};
 use crate::ledger::Change;
@@ -315,21 +315,5 @@ impl Shared {
             },
             phase: Phase::Live,
         })
-    }
-}
-
-/// The GPU whose worker does an operation, where it is about one.
-pub(crate) fn gpu_of(command: &Command, known: Option<&Allocation>) -> Option<GpuUuid> {
-    match &command.operation {
-        events::Operation::Allocate(Allocate {
-            target: Some(Place::Host(target)),
-            ..
-        }) => match &target.gpu {
-            Some(GpuSelector::Uuid(uuid)) => {
-                Some(known.map_or_else(|| uuid.clone(), |known| known.gpu.clone()))
-            }
-            _ => None,
-        },
-        _ => known.map(|known| known.gpu.clone()),
     }
 }

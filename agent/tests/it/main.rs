@@ -13,4 +13,5 @@ mod ending;
 mod fake;
 mod leases;
 mod machine;
+mod ordering;
 mod performing;
