@@ -286,17 +286,7 @@ impl Operation {
     /// # Errors
     /// All problems found; the shape alone yields one, the ranges yield each of theirs.
     pub fn from_value(value: Value) -> Result<Self, Vec<Problem>> {
-        let whole = |detail: String| {
-            vec![Problem {
-                pointer: String::new(),
-                detail,
-            }]
-        };
-        if !value.is_object() {
-            return Err(whole("an operation must be a JSON object".to_owned()));
-        }
-        let operation: Self =
-            serde_json::from_value(value).map_err(|error| whole(error.to_string()))?;
+        let operation = shape(value).map_err(|problem| vec![problem])?;
         let problems = operation.problems();
         if problems.is_empty() {
             Ok(operation)
@@ -456,6 +446,54 @@ fn check_limits(limits: &Limits, check: &mut impl FnMut(bool, &str, &str)) {
         "/limits/pids",
         "must be from 1 to 4194304",
     );
+}
+
+/// Reads an operation's own type, so that what does not fit is named by its place (field F26): through
+/// the tagged enum every place would be the whole.
+fn shape(value: Value) -> Result<Operation, Problem> {
+    let Value::Object(mut fields) = value else {
+        return Err(Problem {
+            pointer: String::new(),
+            detail: "an operation must be a JSON object".to_owned(),
+        });
+    };
+    let Some(Value::String(name)) = fields.remove("op") else {
+        return Err(Problem {
+            pointer: "/op".to_owned(),
+            detail: "must be the name of an operation".to_owned(),
+        });
+    };
+    let fields = Value::Object(fields);
+    match name.as_str() {
+        "allocate" => at(fields).map(Operation::Allocate),
+        "renew" => at(fields).map(Operation::Renew),
+        "release" => at(fields).map(Operation::Release),
+        "resize" => at(fields).map(Operation::Resize),
+        "partition" => at(fields).map(Operation::Partition),
+        "tune" => at(fields).map(Operation::Tune),
+        "reset" => at(fields).map(Operation::Reset),
+        "inspect" => at(fields).map(Operation::Inspect),
+        _ => Err(Problem {
+            pointer: "/op".to_owned(),
+            detail: "is not an operation; there are allocate, renew, release, resize, partition, tune, reset and inspect".to_owned(),
+        }),
+    }
+}
+
+fn at<T: serde::de::DeserializeOwned>(fields: Value) -> Result<T, Problem> {
+    use serde_path_to_error::Segment;
+    serde_path_to_error::deserialize(fields).map_err(|error| {
+        let pointer = error.path().iter().map(|segment| match segment {
+            Segment::Seq { index } => format!("/{index}"),
+            Segment::Map { key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+            Segment::Enum { variant } => format!("/{variant}"),
+            Segment::Unknown => "/?".to_owned(),
+        });
+        Problem {
+            pointer: pointer.collect(),
+            detail: error.inner().to_string(),
+        }
+    })
 }
 
 #[cfg(test)]

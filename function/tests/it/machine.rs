@@ -46,7 +46,7 @@ pub(crate) struct Machine {
     sequence: AtomicI64,
     shutdown: watch::Sender<bool>,
     server: JoinHandle<()>,
-    _folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 fn secret_bytes(name: &str) -> [u8; 32] {
@@ -140,10 +140,31 @@ impl Machine {
         let mut config = configure(folder.path());
         change(&mut config);
         let clock = Arc::new(StillClock(AtomicI64::new(NOW * 1000)));
+        let store = SqliteBackplane::create_or_open(&config.store_path, clock.clone()).unwrap();
+        Self::of(config, store, clock, folder).await
+    }
+
+    /// Another door over the same store, as after a restart.
+    pub(crate) async fn over(other: &Self) -> Self {
+        Self::over_with(other, |_| {}).await
+    }
+
+    /// As [`Self::over`], with something changed in its configuration.
+    pub(crate) async fn over_with(other: &Self, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::load(&other.folder.path().join("gpuhook.toml")).unwrap();
+        change(&mut config);
+        let (store, clock) = (other.spy.inner.clone(), other.clock.clone());
+        Self::of(config, store, clock, tempfile::tempdir().unwrap()).await
+    }
+
+    async fn of(
+        config: Config,
+        store: SqliteBackplane,
+        clock: Arc<StillClock>,
+        folder: tempfile::TempDir,
+    ) -> Self {
         let as_clock: Arc<dyn Clock> = clock.clone();
-        let spy = Spy::new(
-            SqliteBackplane::create_or_open(&config.store_path, as_clock.clone()).unwrap(),
-        );
+        let spy = Spy::new(store);
         let public_key = config.signing_key.public();
         let backplane = Backplane {
             store: spy.clone(),
@@ -165,7 +186,7 @@ impl Machine {
             sequence: AtomicI64::new(0),
             shutdown,
             server,
-            _folder: folder,
+            folder,
         }
     }
 

@@ -13,6 +13,7 @@ mod client;
 
 mod board;
 
+mod field;
 mod log;
 
 mod vectors;

@@ -1,8 +1,9 @@
 //! The embedded backplane with an observer in front of it: counts what changes something, and fails
 //! or holds on demand.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use backplane::sqlite::SqliteBackplane;
@@ -32,6 +33,10 @@ pub(crate) struct Spy {
     pub(crate) sends: AtomicUsize,
     pub(crate) store_down: AtomicBool,
     pub(crate) queue_down: AtomicBool,
+    /// Sends to come that fail, by their number from now on, each with whether the queue has it all the
+    /// same.
+    pub(crate) failing: Mutex<BTreeMap<usize, bool>>,
+    attempts: AtomicUsize,
     /// Answers `CapacityMoved` this many times.
     pub(crate) moved: AtomicUsize,
     /// A permit lets one send through; plenty of them unless a test takes them away.
@@ -48,6 +53,8 @@ impl Spy {
             sends: AtomicUsize::new(0),
             store_down: AtomicBool::new(false),
             queue_down: AtomicBool::new(false),
+            failing: Mutex::default(),
+            attempts: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
             gate: Semaphore::new(Semaphore::MAX_PERMITS),
             at_gate: Semaphore::new(0),
@@ -81,6 +88,16 @@ impl Sender for Spy {
         let _through = self.gate.acquire().await.unwrap();
         if self.queue_down.load(Ordering::SeqCst) {
             return Err(SendError::Ambiguous("told to be down".to_owned()));
+        }
+        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
+        let failing = self.failing.lock().unwrap().get(&attempt).copied();
+        match failing {
+            Some(false) => return Err(SendError::Rejected("told to refuse".to_owned())),
+            Some(true) => {
+                self.inner.send(queue, message).await?;
+                return Err(SendError::Ambiguous("told to be silent".to_owned()));
+            }
+            None => {}
         }
         self.sends.fetch_add(1, Ordering::SeqCst);
         self.inner.send(queue, message).await
