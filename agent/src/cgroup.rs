@@ -5,13 +5,18 @@ mod files;
 
 mod layout;
 
+mod cpus;
+
 mod v1;
+
+mod v2;
 
 use std::path::PathBuf;
 
 use events::limits::{CpuList, Cpuset};
 use events::{Code, Limits};
 
+use cpus::Cpus;
 pub use layout::Layout;
 
 use crate::limiter::{Enforcement, GroupName, LimitError, Limiter};
@@ -62,27 +67,27 @@ impl CgroupLimiter {
     /// CPUs and memory nodes for a group: as listed, or those next to the GPU.
     fn cpuset(
         &self,
-        v1: &v1::Hierarchies,
+        host_cpus: impl FnOnce() -> Result<Cpus, LimitError>,
         limits: &Limits,
         numa_node: Option<u16>,
-    ) -> Result<Option<v1::Cpus>, LimitError> {
+    ) -> Result<Option<Cpus>, LimitError> {
         let Some(wanted) = &limits.cpuset else {
             return Ok(None);
         };
-        let host = v1.host_cpus()?;
+        let host = host_cpus()?;
         let node = |node: u16| -> Option<CpuList> {
             let path = format!("/sys/devices/system/node/node{node}/cpulist");
             self.gpus.read(&path).ok()?.parse().ok()
         };
         let cpus = match wanted {
-            Cpuset::List(list) => v1::Cpus {
+            Cpuset::List(list) => Cpus {
                 cpus: list.clone(),
                 mems: host.mems.clone(),
             },
             Cpuset::Auto => match numa_node
                 .and_then(|number| node(number).zip(number.to_string().parse().ok()))
             {
-                Some((cpus, mems)) => v1::Cpus { cpus, mems },
+                Some((cpus, mems)) => Cpus { cpus, mems },
                 // One node, or a host that does not say: everything is near.
                 None => host.clone(),
             },
@@ -109,11 +114,18 @@ impl Limiter for CgroupLimiter {
     }
 
     fn check(&self, limits: &Limits, numa_node: Option<u16>) -> Result<(), LimitError> {
-        let Layout::V1(v1) = &self.layout else {
-            return Ok(());
-        };
-        v1.check(limits)?;
-        self.cpuset(v1, limits, numa_node).map(|_| ())
+        match &self.layout {
+            Layout::V1(v1) => {
+                v1.check(limits)?;
+                self.cpuset(|| v1.host_cpus(), limits, numa_node)?;
+            }
+            Layout::V2(v2) => {
+                v2.check(limits)?;
+                self.cpuset(|| v2.host_cpus(), limits, numa_node)?;
+            }
+            Layout::Unusable(_) => {}
+        }
+        Ok(())
     }
 
     fn ensure(
@@ -122,20 +134,25 @@ impl Limiter for CgroupLimiter {
         limits: &Limits,
         numa_node: Option<u16>,
     ) -> Result<Enforcement, LimitError> {
-        let v1 = match &self.layout {
-            Layout::V1(v1) => v1,
-            other => {
+        let path = path_of(group);
+        let written = match &self.layout {
+            Layout::V1(v1) => {
+                let cpus = self.cpuset(|| v1.host_cpus(), limits, numa_node)?;
+                v1.write(&path, limits, cpus.as_ref())
+            }
+            Layout::V2(v2) => {
+                let cpus = self.cpuset(|| v2.host_cpus(), limits, numa_node)?;
+                v2.write(&path, limits, cpus.as_ref())
+            }
+            Layout::Unusable(reason) => {
                 return Ok(Enforcement::NotApplied {
-                    reason: other.to_string(),
+                    reason: reason.clone(),
                 });
             }
         };
-        let cpus = self.cpuset(v1, limits, numa_node)?;
-        let path = path_of(group);
-        let written = v1.write(&path, limits, cpus.as_ref());
         if let Err(error) = written {
             // Half a set of limits would be taken for the whole.
-            return match v1.remove(&path) {
+            return match self.remove(group) {
                 Ok(()) => Err(error),
                 Err(left) => Err(LimitError {
                     message: format!("{}; and {} is left: {}", error.message, path, left.message),
@@ -154,20 +171,33 @@ impl Limiter for CgroupLimiter {
         limits: &Limits,
         numa_node: Option<u16>,
     ) -> Result<Vec<String>, LimitError> {
-        let Layout::V1(v1) = &self.layout else {
-            return Ok(Vec::new());
-        };
-        let cpus = self.cpuset(v1, limits, numa_node)?;
-        v1.drift(&path_of(group), limits, cpus.as_ref())
+        match &self.layout {
+            Layout::V1(v1) => {
+                let cpus = self.cpuset(|| v1.host_cpus(), limits, numa_node)?;
+                v1.drift(&path_of(group), limits, cpus.as_ref())
+            }
+            Layout::V2(v2) => {
+                let cpus = self.cpuset(|| v2.host_cpus(), limits, numa_node)?;
+                v2.drift(&path_of(group), limits, cpus.as_ref())
+            }
+            Layout::Unusable(_) => Ok(Vec::new()),
+        }
     }
 
     fn remove(&self, group: &GroupName) -> Result<(), LimitError> {
-        let Layout::V1(v1) = &self.layout else {
-            return Ok(());
-        };
-        v1.remove(&path_of(group))?;
         // The allocation's own folder goes with its last group; it is not empty before.
-        v1.remove_if_empty(&format!("{ROOT_GROUP}/{}", group.allocation));
+        let folder = format!("{ROOT_GROUP}/{}", group.allocation);
+        match &self.layout {
+            Layout::V1(v1) => {
+                v1.remove(&path_of(group))?;
+                v1.remove_if_empty(&folder);
+            }
+            Layout::V2(v2) => {
+                v2.remove(&path_of(group))?;
+                v2.remove_if_empty(&folder);
+            }
+            Layout::Unusable(_) => {}
+        }
         Ok(())
     }
 }

@@ -4,19 +4,24 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::files::Kernel;
 use super::v1::Hierarchies;
+use super::v2::Unified;
 
 /// Controllers whose limits this version applies.
 const NEEDED: [&str; 4] = ["memory", "cpuset", "cpu", "pids"];
+const NOT_ROOT: &str =
+    "not root: control groups cannot be made (run as root, or accept not_applied)";
 
 /// What is mounted, as far as limits go.
 #[derive(Debug, Clone)]
 pub enum Layout {
     /// All controllers that limits need are v1 hierarchies that can be written.
     V1(Hierarchies),
-    /// Controllers are on v2.
-    V2,
+    /// The controllers are on the unified hierarchy.
+    V2(Unified),
     /// Limits cannot be applied here, with the reason.
     Unusable(String),
 }
@@ -28,9 +33,7 @@ impl fmt::Display for Layout {
                 f.write_str("cgroup hybrid: controllers on v1")
             }
             Self::V1(_) => f.write_str("cgroup v1"),
-            Self::V2 => {
-                f.write_str("cgroup v2 is mounted, whose limits this version does not apply yet")
-            }
+            Self::V2(unified) => write!(f, "cgroup v2 at {}", unified.at.display()),
             Self::Unusable(reason) => f.write_str(reason),
         }
     }
@@ -62,7 +65,7 @@ fn judge(cgroup: &Path, mountinfo: &str, is_root: bool) -> Layout {
                     controllers.map(|controller| (controller, (mount.at.clone(), mount.read_only))),
                 );
             }
-            "cgroup2" => v2.push(mount.at.clone()),
+            "cgroup2" => v2.push((mount.at.clone(), mount.read_only)),
             _ => {}
         }
     }
@@ -71,14 +74,7 @@ fn judge(cgroup: &Path, mountinfo: &str, is_root: bool) -> Layout {
         .filter(|controller| !v1.contains_key(controller))
         .collect();
     if v1.is_empty() {
-        return if v2.is_empty() {
-            Layout::Unusable(format!(
-                "no control groups are mounted at {}",
-                cgroup.display()
-            ))
-        } else {
-            Layout::V2
-        };
+        return judge_v2(cgroup, v2, is_root);
     }
     if !missing.is_empty() {
         return Layout::Unusable(format!(
@@ -94,10 +90,7 @@ fn judge(cgroup: &Path, mountinfo: &str, is_root: bool) -> Layout {
         ));
     }
     if !is_root {
-        return Layout::Unusable(
-            "not root: control groups cannot be made (run as root, or accept not_applied)"
-                .to_owned(),
-        );
+        return Layout::Unusable(NOT_ROOT.to_owned());
     }
     let at = v1
         .into_iter()
@@ -107,6 +100,25 @@ fn judge(cgroup: &Path, mountinfo: &str, is_root: bool) -> Layout {
         at,
         hybrid: !v2.is_empty(),
     })
+}
+
+/// None of our controllers is on v1: the unified hierarchy has them, if there is one.
+fn judge_v2(cgroup: &Path, mounts: Vec<(PathBuf, bool)>, is_root: bool) -> Layout {
+    match mounts.into_iter().next() {
+        None => Layout::Unusable(format!(
+            "no control groups are mounted at {}",
+            cgroup.display()
+        )),
+        Some((at, true)) => Layout::Unusable(format!(
+            "cgroup v2 at {} is mounted read-only",
+            at.display()
+        )),
+        Some(_) if !is_root => Layout::Unusable(NOT_ROOT.to_owned()),
+        Some((at, false)) => Layout::V2(Unified {
+            at,
+            files: Arc::new(Kernel),
+        }),
+    }
 }
 
 struct Mount<'a> {
@@ -163,11 +175,23 @@ mod tests {
             said(&format!("{V1}{UNIFIED}"), true),
             "cgroup hybrid: controllers on v1"
         );
-        assert!(said(V2, true).starts_with("cgroup v2"));
+        assert_eq!(said(V2, true), "cgroup v2 at /sys/fs/cgroup");
         let stray = "36 30 0:32 / /sys/fs/cgroup/net_cls rw - cgroup cgroup rw,net_cls\n";
-        assert!(
-            said(&format!("{V2}{stray}"), true).starts_with("cgroup v2"),
+        assert_eq!(
+            said(&format!("{V2}{stray}"), true),
+            "cgroup v2 at /sys/fs/cgroup",
             "a stray v1 mount without our controllers"
+        );
+        assert_eq!(
+            said(&format!("{stray}{UNIFIED}"), true),
+            "cgroup v2 at /sys/fs/cgroup/unified",
+            "hybrid, with nothing but net_cls on v1"
+        );
+        assert!(said(V2, false).contains("not root"));
+        // A container's view: mounted, and not to be written.
+        assert_eq!(
+            said(&V2.replace("cgroup2 rw,", "cgroup2 ro,"), true),
+            "cgroup v2 at /sys/fs/cgroup is mounted read-only"
         );
         assert!(said(&V1.replace("rw,memory", "ro,memory"), true).contains("read-only"));
         assert!(said(&V1.replace("rw,pids", "rw,freezer"), true).contains("lacks pids"));

@@ -1,38 +1,26 @@
 //! cgroup v1: one hierarchy per controller, every value read back.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
+use events::Limits;
 use events::limits::CpuList;
-use events::{Code, Limits};
 
-use super::files::{ensure_directory, read, write};
+use super::cpus::Cpus;
+use super::files::{Kernel, ensure_group, read, remove, write};
 use super::{failed, refused};
 use crate::limiter::LimitError;
-use crate::partitioner::Class;
 
 /// CFS period, the kernel's default.
 const PERIOD_US: u64 = 100_000;
 /// Smallest quota that the kernel takes.
 const LEAST_QUOTA_US: u64 = 1000;
-/// `rmdir` of a group is refused for a moment after its last process has gone (field F51).
-const REMOVALS: u32 = 20;
-const BETWEEN_REMOVALS: Duration = Duration::from_millis(25);
 
 /// The mounted hierarchies, by controller.
 #[derive(Debug, Clone)]
 pub struct Hierarchies {
     pub(super) at: BTreeMap<String, PathBuf>,
     pub(super) hybrid: bool,
-}
-
-/// CPUs and memory nodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cpus {
-    pub(super) cpus: CpuList,
-    pub(super) mems: CpuList,
 }
 
 /// One file of a group with the value it is to hold.
@@ -56,7 +44,7 @@ impl Hierarchies {
     pub(super) fn host_cpus(&self) -> Result<Cpus, LimitError> {
         let root = self.group("cpuset", "");
         let list = |file: &str| {
-            let text = read(&root.join(file))?;
+            let text = read(&Kernel, &root.join(file))?;
             text.parse().map_err(|_| {
                 failed(format!(
                     "{} holds no list: {text:?}",
@@ -135,8 +123,8 @@ impl Hierarchies {
         self.order_memory(path, &mut values)?;
         for value in &values {
             let file = self.group(value.controller, path).join(value.file);
-            if !same(value.file, &read(&file)?, &value.value) {
-                write(&file, &value.value)?;
+            if !same(value.file, &read(&Kernel, &file)?, &value.value) {
+                write(&Kernel, &file, &value.value)?;
             }
         }
         match self.drift(path, limits, cpus)?.first() {
@@ -155,6 +143,7 @@ impl Hierarchies {
             return Ok(());
         };
         let current = read(
+            &Kernel,
             &self
                 .group("memory", path)
                 .join("memory.memsw.limit_in_bytes"),
@@ -177,11 +166,15 @@ impl Hierarchies {
         let mut parent = self.group(controller, "");
         for part in path.split('/') {
             let child = parent.join(part);
-            ensure_directory(&child)?;
+            ensure_group(&Kernel, &child)?;
             if controller == "cpuset" {
                 for file in ["cpuset.cpus", "cpuset.mems"] {
-                    if read(&child.join(file))?.is_empty() {
-                        write(&child.join(file), &read(&parent.join(file))?)?;
+                    if read(&Kernel, &child.join(file))?.is_empty() {
+                        write(
+                            &Kernel,
+                            &child.join(file),
+                            &read(&Kernel, &parent.join(file))?,
+                        )?;
                     }
                 }
             }
@@ -204,7 +197,7 @@ impl Hierarchies {
                 found.push(format!("{} is missing", file.display()));
                 continue;
             }
-            let holds = read(&file)?;
+            let holds = read(&Kernel, &file)?;
             if !same(value.file, &holds, &value.value) {
                 found.push(format!(
                     "{} holds {holds} instead of {}",
@@ -221,7 +214,7 @@ impl Hierarchies {
         let removed: Vec<_> = self
             .at
             .keys()
-            .map(|controller| remove(&self.group(controller, path)))
+            .map(|controller| remove(&Kernel, &self.group(controller, path)))
             .collect();
         removed.into_iter().find(Result::is_err).unwrap_or(Ok(()))
     }
@@ -241,33 +234,4 @@ fn same(file: &str, holds: &str, wanted: &str) -> bool {
         return holds.parse::<CpuList>().ok() == wanted.parse::<CpuList>().ok();
     }
     holds == wanted
-}
-
-/// Only `rmdir`, never `unlink`: control files go with their directory.
-fn remove(group: &Path) -> Result<(), LimitError> {
-    for attempt in 1..=REMOVALS {
-        match std::fs::remove_dir(group) {
-            Ok(()) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                let processes = read(&group.join("cgroup.procs")).unwrap_or_default();
-                if !processes.is_empty() || attempt == REMOVALS {
-                    let held = if processes.is_empty() {
-                        "child groups or exiting tasks".to_owned()
-                    } else {
-                        format!("processes {}", processes.replace('\n', ", "))
-                    };
-                    let message = format!("group {} is in use by {held}", group.display());
-                    return Err(LimitError {
-                        code: Code::InUse,
-                        class: Class::Retry,
-                        message,
-                    });
-                }
-                std::thread::sleep(BETWEEN_REMOVALS);
-            }
-            Err(error) => return Err(failed(format!("remove group {}: {error}", group.display()))),
-        }
-    }
-    Ok(())
 }
