@@ -35,7 +35,16 @@ impl Machine {
         Self::start_stopping_at(None).await
     }
 
+    /// With its ledger in `folder`.
+    pub(crate) async fn start_in(folder: tempfile::TempDir) -> Self {
+        Self::start_with(None, folder).await
+    }
+
     pub(crate) async fn start_stopping_at(boundary: Option<Boundary>) -> Self {
+        Self::start_with(boundary, tempfile::tempdir().unwrap()).await
+    }
+
+    async fn start_with(boundary: Option<Boundary>, folder: tempfile::TempDir) -> Self {
         let state = Arc::default();
         let mut machine = Self {
             hands: Hands::new(&state, boundary),
@@ -47,7 +56,7 @@ impl Machine {
             }),
             function: SecretKey::generate().unwrap(),
             host: Arc::new(SecretKey::generate().unwrap()),
-            folder: tempfile::tempdir().unwrap(),
+            folder,
             running: None,
         };
         machine.run().await;
@@ -112,6 +121,11 @@ impl Machine {
         self.hands = Hands::new(&self.state, None);
         self.queues = Arc::default();
         self.run().await;
+    }
+
+    /// Where everything of it lies.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub(crate) fn status(&self) -> serde_json::Value {

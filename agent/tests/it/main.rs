@@ -9,6 +9,7 @@ mod budget;
 mod configuring;
 mod crashing;
 mod deciding;
+mod disk;
 mod ending;
 mod fake;
 mod leases;

@@ -27,6 +27,8 @@ mod reads;
 
 mod model;
 
+mod disk;
+
 mod file;
 
 mod processes;

@@ -13,6 +13,7 @@ mod client;
 
 mod board;
 
+mod disk;
 mod field;
 mod log;
 
