@@ -30,6 +30,8 @@ pub mod changes;
 
 pub mod serve;
 
+mod framing;
+
 pub mod results;
 
 pub mod callback;

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -13,6 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::App;
 use crate::door::router;
+use crate::framing::{self, Ambiguous};
 use crate::shutdown::requested;
 
 /// Connections at once; more wait in the listener's backlog.
@@ -78,6 +81,13 @@ async fn serve_connection(
 ) {
     // Answers are small and whole; waiting to fill a segment only delays them.
     let _ = stream.set_nodelay(true);
+    let (stream, verdicts) = framing::watch(stream, MAX_HEAD);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        if verdicts.next_is_ambiguous() {
+            request.extensions_mut().insert(Ambiguous);
+        }
+        service.call(request)
+    });
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
 
 use super::prefer;
+use crate::framing::Ambiguous;
 use crate::problem::Problem;
 
 /// Longest that a request may take, beyond what it asked to wait for.
@@ -27,14 +28,16 @@ pub(super) async fn around(request: Request, next: Next) -> Response {
         .get::<MatchedPath>()
         .map(|route| route.as_str().to_owned());
     let deadline = DEADLINE + prefer::wait(request.headers());
-    // A request with chunks may have had a length too, which the server dropped; RFC 9112 §6.1 wants
-    // such a connection closed, so that nothing smuggled behind it is read as a request.
+    // The framing watch ends with chunks, and with it the connection.
     let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
-    let response = tokio::time::timeout(deadline, next.run(request)).await;
-    let mut response = response.unwrap_or_else(|_| {
-        let detail = "The request took too long and was given up; send it again, unchanged";
-        Problem::unavailable("deadline", detail).into_response()
-    });
+    let ambiguous = request.extensions().get::<Ambiguous>().is_some();
+    let mut response = if ambiguous {
+        let detail =
+            "The body's length is told more than once; send Content-Length or Transfer-Encoding";
+        Problem::malformed("malformed-framing", detail).into_response()
+    } else {
+        run(request, next, deadline).await
+    };
     let mut code = "";
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         code = problem.code;
@@ -44,7 +47,7 @@ pub(super) async fn around(request: Request, next: Next) -> Response {
             response.headers_mut().insert(header::ALLOW, allow);
         }
     }
-    if chunked {
+    if chunked || ambiguous {
         response
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -58,4 +61,12 @@ pub(super) async fn around(request: Request, next: Next) -> Response {
         duration_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX), "request answered"
     );
     response
+}
+
+async fn run(request: Request, next: Next, deadline: Duration) -> Response {
+    let response = tokio::time::timeout(deadline, next.run(request)).await;
+    response.unwrap_or_else(|_| {
+        let detail = "The request took too long and was given up; send it again, unchanged";
+        Problem::unavailable("deadline", detail).into_response()
+    })
 }

@@ -130,19 +130,26 @@ async fn broken_framing_is_answered_400_or_closed() {
         let answer = exchange(machine.address, bytes.as_bytes()).await;
         assert_eq!(answer.status, 400, "{name}: {answer:?}");
     }
-    // hyper drops the length where there are chunks (RFC 9112 §6.1 allows that), and what follows on
-    // the connection is never read as a request.
-    for both in [
+    // What hyper reads as chunks, or as one length, may have been read otherwise on the way here.
+    for twice in [
         "content-length: 5\r\ntransfer-encoding: chunked",
         "transfer-encoding: chunked\r\ncontent-length: 5",
+        "content-length: 5\r\ncontent-length: 5",
     ] {
-        let bytes = format!("{post}{both}\r\n\r\n0\r\n\r\n{post}\r\n");
-        let answer = exchange(machine.address, bytes.as_bytes()).await;
-        assert_eq!(
-            (answer.status, answer.header("connection")),
-            (401, Some("close"))
-        );
-        assert_eq!(answer.text.matches("HTTP/1.1").count(), 0, "{answer:?}");
+        // Also behind a request that leaves the connection open.
+        for before in ["", "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"] {
+            let bytes = format!("{before}{post}{twice}\r\n\r\n0\r\n\r\n{post}\r\n");
+            let answer = exchange(machine.address, bytes.as_bytes()).await;
+            let text = format!("HTTP/1.1 {} \r\n\r\n{}", answer.status, answer.text);
+            let statuses: Vec<_> = text.split("HTTP/1.1 ").skip(1).map(|at| &at[..3]).collect();
+            let healthy: &[_] = if before.is_empty() { &[] } else { &["200"] };
+            assert_eq!(
+                statuses,
+                [healthy, &["400"]].concat(),
+                "{twice}: {answer:?}"
+            );
+            assert!(text.contains("malformed-framing"), "{answer:?}");
+        }
     }
     assert_eq!(machine.spy.effects(), (0, 0));
     machine.stop().await;
