@@ -21,17 +21,20 @@ const DRAIN_TIME: Duration = Duration::from_secs(1);
 /// Media types of JSON bodies.
 const JSON: [&str; 2] = ["application/json", "application/cloudevents+json"];
 
-/// Checks carrier and length, then reads the body.
-pub(super) async fn read(
-    headers: &HeaderMap,
-    mut body: Body,
-    max: usize,
-) -> Result<Bytes, Problem> {
+/// Checks what carries the body, and its length where that is told.
+pub(super) async fn check(headers: &HeaderMap, body: &mut Body, max: usize) -> Result<(), Problem> {
     if declared_length(headers)?.is_some_and(|length| length > max as u64) {
-        drain(&mut body).await;
+        // Reading would ask for the very body that is refused.
+        if !is_awaited(headers) {
+            drain(body).await;
+        }
         return Err(too_large(max));
     }
-    check_carrier(headers)?;
+    check_carrier(headers)
+}
+
+/// Reads the body, which asks for it where it is awaited.
+pub(super) async fn read(mut body: Body, max: usize) -> Result<Bytes, Problem> {
     let deadline = Instant::now() + READ;
     let mut read = Vec::new();
     loop {
@@ -57,6 +60,13 @@ pub(super) async fn read(
         }
         read.extend_from_slice(&data);
     }
+}
+
+/// Whether the sender keeps its body until it is asked for it, which the first read does (RFC 9110
+/// §10.1.1). What the head alone decides is then answered without.
+pub(super) fn is_awaited(headers: &HeaderMap) -> bool {
+    let mut expectations = headers.get_all(header::EXPECT).iter();
+    expectations.any(|expectation| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// `Content-Length`, and nothing that contradicts it.

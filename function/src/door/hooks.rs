@@ -29,8 +29,15 @@ pub(super) async fn post(
     source: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
-    let body = body::read(&head.headers, body, app.config.max_body_bytes).await?;
+    let (head, mut body) = request.into_parts();
+    let max = app.config.max_body_bytes;
+    body::check(&head.headers, &mut body, max).await?;
+    let is_refused = standard::check_head(&head.headers).is_err();
+    let body = if is_refused && body::is_awaited(&head.headers) {
+        Bytes::new()
+    } else {
+        body::read(body, max).await?
+    };
     let source = source.map(|Path(source)| source).unwrap_or_default();
     let arrival = authenticate(&app, &source, &head.headers, body)?;
     let (tenant, wait) = (

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::{body, hooks, prefer, view};
 use crate::App;
+use crate::config::Caller;
 use crate::intake::{self, Arrival};
 use crate::plan::Asked;
 use crate::problem::Problem;
@@ -30,18 +31,15 @@ pub(super) async fn post(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
-    let body = body::read(&head.headers, body, app.config.max_body_bytes).await?;
-    let presented = standard::once(&head.headers, Header::ApiKey);
-    let caller = app.api_key_caller(presented.unwrap_or_default());
-    let caller = match (presented, caller) {
-        (Ok(_), Some(caller)) => caller.clone(),
-        (presented, _) => {
-            let refusal = presented.err().unwrap_or(Refusal::UnknownKey);
-            tracing::warn!(reason = %refusal, "API key refused");
-            return Err(unauthenticated());
-        }
+    let (head, mut body) = request.into_parts();
+    let max = app.config.max_body_bytes;
+    body::check(&head.headers, &mut body, max).await?;
+    let caller = match authenticate(&app, &head.headers) {
+        Err(problem) if body::is_awaited(&head.headers) => return Err(problem),
+        decided => decided,
     };
+    let body = body::read(body, max).await?;
+    let caller = caller?;
     let id = match idempotency_key(&head.headers)? {
         Some(id) => id,
         None => format!("{FRESH}{}", Uuid::now_v7()),
@@ -55,6 +53,19 @@ pub(super) async fn post(
     };
     let taken = intake::take(&app, arrival, read).await?;
     view::taken(&app, &tenant, taken, wait).await
+}
+
+fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let presented = standard::once(headers, Header::ApiKey);
+    let caller = app.api_key_caller(presented.unwrap_or_default());
+    match (presented, caller) {
+        (Ok(_), Some(caller)) => Ok(caller.clone()),
+        (presented, _) => {
+            let refusal = presented.err().unwrap_or(Refusal::UnknownKey);
+            tracing::warn!(reason = %refusal, "API key refused");
+            Err(unauthenticated())
+        }
+    }
 }
 
 fn unauthenticated() -> Problem {

@@ -36,11 +36,12 @@ pub fn verify<'a>(
     tolerance_s: i64,
     now_s: i64,
 ) -> Result<Verified<'a>, Refusal> {
-    let entries = once(headers, Header::Signature)?;
-    let timestamp = once(headers, Header::Timestamp)?;
-    let id = once(headers, Header::Id)?;
-    let id = check_id(id)?;
-    let (timestamp, sent_s) = check_timestamp(timestamp)?;
+    let Head {
+        entries,
+        id,
+        timestamp,
+        sent_s,
+    } = read_head(headers)?;
     let mut signed = Vec::with_capacity(id.len() + timestamp.len() + 2 + body.len());
     for part in [id.as_bytes(), b".", timestamp.as_bytes(), b".", body] {
         signed.extend_from_slice(part);
@@ -56,6 +57,34 @@ pub fn verify<'a>(
     Ok(Verified {
         id,
         secret: &secret.name,
+    })
+}
+
+/// Looks for what no body can mend.
+///
+/// # Errors
+/// What [`verify`] would find before it looks at the body.
+pub fn check_head(headers: &HeaderMap) -> Result<(), Refusal> {
+    read_head(headers).map(|_| ())
+}
+
+struct Head<'a> {
+    entries: &'a [u8],
+    id: &'a str,
+    timestamp: &'a str,
+    sent_s: i64,
+}
+
+fn read_head(headers: &HeaderMap) -> Result<Head<'_>, Refusal> {
+    let entries = once(headers, Header::Signature)?;
+    let timestamp = once(headers, Header::Timestamp)?;
+    let id = check_id(once(headers, Header::Id)?)?;
+    let (timestamp, sent_s) = check_timestamp(timestamp)?;
+    Ok(Head {
+        entries,
+        id,
+        timestamp,
+        sent_s,
     })
 }
 

@@ -9,6 +9,9 @@ mod carriers;
 
 mod places;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
 use crate::client::{Request, exchange};
 use crate::machine::{Machine, TOKEN};
 
@@ -155,16 +158,73 @@ async fn broken_framing_is_answered_400_or_closed() {
     machine.stop().await;
 }
 
-/// Row 48: the client is told before it sends the body.
+/// Row 48: what the head alone decides is answered without asking for the body.
 #[tokio::test]
 async fn a_body_is_only_asked_for_once_its_head_is_acceptable() {
     let machine = Machine::start().await;
-    let head = |length: usize| {
-        format!(
-            "POST /v1/hooks/ci HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: text/plain\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
-        )
+    let awaited = |request: Request, length: &str| {
+        let mut request = request
+            .with("expect", "100-continue")
+            .with("content-length", length);
+        request.body.clear();
+        request
     };
-    let answer = exchange(machine.address, head(5).as_bytes()).await;
-    assert_eq!(answer.status, 415, "refused without a 100: {answer:?}");
+    let good = || machine.signed("ci", "msg", GOOD.as_bytes());
+    let at = |path: &str| Request {
+        path: path.to_owned(),
+        ..good()
+    };
+    let json = |request: Request| request.with("content-type", "application/json");
+    for (name, request, length, status) in [
+        (
+            "text",
+            good().replacing("content-type", "text/plain"),
+            "5",
+            415,
+        ),
+        ("too large", good(), "262145", 413),
+        ("unsigned", good().without("webhook-signature"), "5", 401),
+        (
+            "stale by its form",
+            good().replacing("webhook-timestamp", "-1"),
+            "5",
+            401,
+        ),
+        ("dotted id", good().replacing("webhook-id", "a.5"), "5", 400),
+        (
+            "unknown source",
+            at("/v1/hooks/x").without("webhook-id"),
+            "5",
+            404,
+        ),
+        (
+            "no API key",
+            json(Request::new("POST", "/vgpu", "")),
+            "5",
+            401,
+        ),
+        (
+            "API key and too large",
+            json(Request::new("POST", "/vgpu", "")),
+            "262145",
+            413,
+        ),
+    ] {
+        let answer = awaited(request, length).send(machine.address).await;
+        assert_eq!(answer.status, status, "{name}: {answer:?}");
+    }
+    assert_eq!(machine.spy.effects(), (0, 0));
+    // A head that may do is answered by asking.
+    let mut stream = TcpStream::connect(machine.address).await.unwrap();
+    let length = GOOD.len().to_string();
+    let head = awaited(good(), &length).bytes();
+    stream.write_all(&head).await.unwrap();
+    let mut asked = [0; 25];
+    stream.read_exact(&mut asked).await.unwrap();
+    assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(GOOD.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 202 "), "{text}");
     machine.stop().await;
 }
