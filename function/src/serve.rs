@@ -92,6 +92,8 @@ async fn serve_connection(
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_READ)
+        // The buffer's bound alone lets a head pass that comes in one piece.
+        .max_header_size(MAX_HEAD)
         .max_buf_size(MAX_HEAD);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
