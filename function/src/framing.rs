@@ -1,4 +1,4 @@
-//! Requests whose head tells the length of the body more than once.
+//! Requests whose head tells the body's length more than once, or in more than chunks.
 //!
 //! RFC 9112 §6.1 lets a server take the chunks and drop the length, and hyper does; whoever stands
 //! in front may have believed the length, so that a body could be smuggled as the next request. What
@@ -153,7 +153,9 @@ fn read_head(head: &[u8]) -> Result<Status<(usize, Framing)>, httparse::Error> {
     let (mut framing, mut said) = (Framing::Length(0), 0);
     for header in request.headers {
         if header.name.eq_ignore_ascii_case("transfer-encoding") {
-            (framing, said) = (Framing::Chunked, said + 1);
+            // Chunks of something compressed are one body to hyper and another to who inflates it.
+            let plain = header.value.eq_ignore_ascii_case(b"chunked");
+            (framing, said) = (Framing::Chunked, said + if plain { 1 } else { 2 });
         } else if header.name.eq_ignore_ascii_case("content-length") {
             let text = std::str::from_utf8(header.value).unwrap_or_default();
             let length = text.parse().map_err(|_| httparse::Error::HeaderValue)?;
@@ -239,6 +241,7 @@ mod tests {
             "content-length: 4\r\nx: y\r\ncontent-length: 4",
             "content-length: 4\r\ncontent-length: 5",
             "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+            "transfer-encoding: gzip, chunked",
         ] {
             let bad = format!("POST / HTTP/1.1\r\n{both}\r\n\r\n0\r\n\r\n");
             check(&bad, (Some(0), 1));

@@ -32,8 +32,7 @@ pub(super) async fn around(request: Request, next: Next) -> Response {
     let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
     let ambiguous = request.extensions().get::<Ambiguous>().is_some();
     let mut response = if ambiguous {
-        let detail =
-            "The body's length is told more than once; send Content-Length or Transfer-Encoding";
+        let detail = "The body's length can be read in two ways; send one Content-Length, or Transfer-Encoding: chunked";
         Problem::malformed("malformed-framing", detail).into_response()
     } else {
         run(request, next, deadline).await
