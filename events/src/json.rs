@@ -169,7 +169,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
         // Integers beyond 64 bits arrive here as floats that have lost digits.
         if value.abs() > 9_007_199_254_740_992.0 {
-            return Err(self.refuse("a number is out of range"));
+            return Err(self.refuse("a number has more than 53 bits and is no 64-bit integer"));
         }
         Number::from_f64(value)
             .map(Value::Number)

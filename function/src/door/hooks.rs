@@ -183,8 +183,8 @@ pub(super) fn object(body: &Bytes) -> Result<Map<String, Value>, Problem> {
     })
 }
 
-/// Caps on strings, keys and counts are 422; duplicate keys, depth and number ranges are 400
-/// (webhook facts §10, rows 36 to 45).
+/// Caps on strings, keys, counts and integers are 422; duplicate keys, depth, and numbers that no
+/// float holds are 400 (webhook facts §10, rows 36 to 45).
 fn is_size(limit: &str) -> bool {
     limit.contains("longer than") || limit.contains("more than")
 }
@@ -206,7 +206,8 @@ mod tests {
             ("{", 400),
             (r#"{"a":1,"a":2}"#, 400),
             (r#"{"a":1e400}"#, 400),
-            (r#"{"a":18446744073709551616}"#, 400),
+            (r#"{"a":18446744073709551616}"#, 422),
+            (r#"{"a":-9223372036854775809}"#, 422),
             (deep.as_str(), 400),
             (long.as_str(), 422),
             (long_key.as_str(), 422),

@@ -68,6 +68,12 @@ pub(super) fn cases(machine: &Machine) -> Vec<Case> {
             "malformed-json",
         ),
         of(
+            "40 2^64",
+            br#"{"op":"allocate","key":"k","profile":"T4-4Q","ttl_s":18446744073709551616}"#,
+            422,
+            "too-large-value",
+        ),
+        of(
             "41 count 1.0",
             br#"{"op":"allocate","key":"k","profile":"T4-4Q","count":1.0}"#,
             422,
