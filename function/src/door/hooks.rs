@@ -56,8 +56,11 @@ fn authenticate(
 ) -> Result<Arrival, Problem> {
     let now_s = app.clock.now_s();
     let Some((caller, secrets, tolerance_s)) = app.webhook_source(source) else {
-        // The same work as for a bad signature, so that time does not tell which sources exist.
+        // The same work as for a bad signature, so that time does not tell which sources exist. What
+        // the path says is not logged: paths hold keys.
         let _ = standard::verify(headers, &body, &app.decoys, 0, now_s);
+        let hash = hex::encode(intake::sha256(&body));
+        tracing::warn!(reason = "no such source", body.bytes = body.len(), body.sha256 = %hash, "webhook refused");
         return Err(Problem::not_found());
     };
     match standard::verify(headers, &body, secrets, tolerance_s, now_s) {

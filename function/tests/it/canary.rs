@@ -55,6 +55,10 @@ async fn nothing_of_a_body_a_header_or_a_secret_is_logged() {
         logged.contains("request answered") && logged.contains("webhook refused"),
         "the log is on"
     );
+    assert!(
+        logged.contains("no such source"),
+        "an unknown source is logged like a bad signature"
+    );
     for place in [
         "id",
         "body",
