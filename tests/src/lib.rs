@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `gpuhook-crash` | kills a real `gpuhook up` before and after every durable step, and looks what came of it |
 //! | `gpuhook-chaos` | drives a machine by a seeded script while everything around it fails, then compares all stories |
+//! | `gpuhook-nasty` | sends every nasty input to the front door, byte for byte, and looks for its documented answer and for traces |
 
 pub mod site;
 
@@ -15,3 +16,5 @@ pub mod receiver;
 pub mod crash;
 
 pub mod chaos;
+
+pub mod nasty;

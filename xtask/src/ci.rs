@@ -20,7 +20,7 @@ pub(crate) struct CiArgs {
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 14] = [
     ("prepare", prepare),
     ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
     ("tidy", crate::tidy::run),
@@ -45,6 +45,12 @@ const STEPS: [Step; 12] = [
     }),
     ("test", test),
     ("python", python),
+    ("nasty", |root| {
+        crate::fire::start(root, "gpuhook-nasty", &[])
+    }),
+    ("nasty-prove", |root| {
+        crate::fire::start(root, "gpuhook-nasty", &["--prove"])
+    }),
     ("chaos", |root| {
         crate::fire::start(root, "gpuhook-chaos", &["--seeds", "20"])
     }),

@@ -29,6 +29,8 @@ enum Task {
     Crash(fire::FireArgs),
     /// Drive a machine at random while everything around it fails; a failing seed is repeated with --seed.
     Chaos(fire::FireArgs),
+    /// Send every nasty input to a real front door, and check its answer and that it left no trace.
+    Nasty(fire::FireArgs),
     /// The long forms of the same tests.
     Nightly,
 }
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(root),
         Task::Crash(args) => fire::run(root, "gpuhook-crash", &args),
         Task::Chaos(args) => fire::run(root, "gpuhook-chaos", &args),
+        Task::Nasty(args) => fire::run(root, "gpuhook-nasty", &args),
         Task::Nightly => fire::nightly(root),
     };
     match result {
