@@ -87,6 +87,9 @@ impl Trial<'_> {
             if !head {
                 verdict.faults.extend(problem_faults(answer, request, code));
             }
+            if request.is_kept_open() && !answer.is_last() {
+                verdict.faults.push("no Connection: close".into());
+            }
             verdict.faults.extend(self.header_faults(answer));
         }
         self.verdicts.push(verdict);

@@ -56,6 +56,11 @@ impl Request {
         self
     }
 
+    /// Whether it leaves it to the door to close.
+    pub(super) fn is_kept_open(&self) -> bool {
+        !self.headers.iter().any(|(name, _)| name == "connection")
+    }
+
     /// The body in chunks of these sizes; `body` must be as long as they are together.
     pub(super) fn chunked(mut self, sizes: &[usize]) -> Self {
         let (mut left, mut framed) = (self.body.as_slice(), Vec::new());
@@ -106,6 +111,11 @@ impl Answer {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether it says that the connection ends.
+    pub(super) fn is_last(&self) -> bool {
+        self.header("connection") == Some("close")
     }
 
     /// The body as JSON; `null` if it is none.

@@ -127,9 +127,11 @@ fn read_while_dripping(mut stream: TcpStream, drip: u8) -> io::Result<Exchange> 
 
 /// Not before its time, so that a slow line is no crime, and not long after it.
 fn judge(trial: &mut Trial<'_>, end: End, after_s: f64, expected: &str) {
+    let mut silent = false;
     let (seen, took_s) = match end.seen {
         Ok(exchange) => {
             let answer = exchange.answers.first();
+            silent = answer.is_some_and(|answer| !answer.is_last());
             let answer = answer.map(|answer| format!("{} {}", answer.status, answer.code()));
             let closed = if exchange.closed {
                 "closed"
@@ -144,6 +146,9 @@ fn judge(trial: &mut Trial<'_>, end: End, after_s: f64, expected: &str) {
         Err(error) => (error.to_string(), 0.0),
     };
     let mut faults = Vec::new();
+    if silent {
+        faults.push("no Connection: close".to_owned());
+    }
     if seen != expected {
         faults.push("ended otherwise".to_owned());
     }
