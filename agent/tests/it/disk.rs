@@ -66,9 +66,12 @@ fn another_version_or_program_is_refused() {
     }
 }
 
+/// What a disk or a person did to the file.
+type Damage = fn(&Path);
+
 #[test]
 fn what_is_no_ledger_is_refused() {
-    let damaged: [(&str, fn(&Path)); 4] = [
+    let damaged: [(&str, Damage); 4] = [
         ("text", |path| {
             std::fs::write(path, "not a database").unwrap()
         }),

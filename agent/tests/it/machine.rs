@@ -252,13 +252,22 @@ impl Machine {
     }
 
     pub(crate) fn dead_letters(&self) -> i64 {
-        // The ledger is locked by its agent; what it kept aside is counted on a copy.
+        self.looked_up("SELECT COUNT(*) FROM dead_letters")
+            .remove(0)
+    }
+
+    pub(crate) fn quarantines(&self) -> Vec<String> {
+        self.looked_up("SELECT gpu FROM quarantine ORDER BY gpu")
+    }
+
+    /// The ledger is locked by its agent; what it holds is read from a copy.
+    fn looked_up<T: rusqlite::types::FromSql>(&self, sql: &str) -> Vec<T> {
         let copied = tempfile::tempdir().unwrap();
         copy(&self.folder.path().join("agent"), copied.path());
         let connection = rusqlite::Connection::open(copied.path().join("ledger.db")).unwrap();
-        connection
-            .query_row("SELECT COUNT(*) FROM dead_letters", [], |row| row.get(0))
-            .unwrap()
+        let mut statement = connection.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| row.get(0)).unwrap();
+        rows.collect::<Result<_, _>>().unwrap()
     }
 }
 

@@ -16,3 +16,4 @@ mod leases;
 mod machine;
 mod ordering;
 mod performing;
+mod upgrading;

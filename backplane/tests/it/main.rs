@@ -32,3 +32,5 @@ mod disk;
 mod file;
 
 mod processes;
+
+mod upgrading;

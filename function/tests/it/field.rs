@@ -270,11 +270,14 @@ async fn the_right_signature_is_nowhere_after_wrong_ones() {
     machine.stop().await;
 }
 
+/// A header made of a good and a bad signature.
+type Header<'a> = &'a dyn Fn(&str, &str) -> String;
+
 /// field F31: several signatures in one header, and what they have to be for one to count.
 #[tokio::test]
 async fn any_valid_signature_of_a_bounded_list_wins() {
     let machine = Machine::start().await;
-    let signed = |n: usize, header: &dyn Fn(&str, &str) -> String| {
+    let signed = |n: usize, header: Header<'_>| {
         let (id, timestamp) = (format!("list-{n}"), NOW.to_string());
         let good = sign(
             "ci",
@@ -292,7 +295,7 @@ async fn any_valid_signature_of_a_bounded_list_wins() {
             .signed("ci", &id, RELEASE.as_bytes())
             .replacing("webhook-signature", header(&good, &bad))
     };
-    let headers: [(&dyn Fn(&str, &str) -> String, bool); 8] = [
+    let headers: [(Header<'_>, bool); 8] = [
         (&|good, bad| format!("{bad} {good}"), true),
         (&|good, _| format!("v1a,AAAA {good}"), true),
         (&|good, _| format!("v9,AAAA {good} v1,"), true),
