@@ -52,9 +52,13 @@ def wait_until(condition, what, deadline_s=DEADLINE_S, alive=None):
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that is free now, below those that the kernel gives to outgoing connections: one of
+    them would take it while its server is down."""
+    while True:
+        port = 12000 + secrets.randbelow(18000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def new_whsec():

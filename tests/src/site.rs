@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
 use base64::Engine;
@@ -172,17 +173,23 @@ tenants = ["*"]
     }
 }
 
-/// Three ports that were free a moment ago; what is configured by a file cannot ask for port 0.
+/// Three ports that are free now; what is configured by a file cannot ask for port 0. They lie below
+/// those that the kernel gives to outgoing connections, which would take one while its server is down,
+/// and start at a place of this process's own.
 fn free_ports() -> Result<[u16; 3]> {
-    let mut listeners = Vec::new();
-    for _ in 0..3 {
-        listeners.push(TcpListener::bind("127.0.0.1:0")?);
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let own = u16::try_from(std::process::id() % 1000)? * 18;
+    let mut ports = Vec::new();
+    for _ in 0..18_000 {
+        let port = 12_000 + (own + NEXT.fetch_add(1, Ordering::SeqCst)) % 18_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            ports.push(port);
+        }
+        if let [first, second, third] = ports[..] {
+            return Ok([first, second, third]);
+        }
     }
-    let ports: Vec<_> = listeners
-        .iter()
-        .map(|listener| Ok(listener.local_addr()?.port()))
-        .collect::<Result<_>>()?;
-    Ok([ports[0], ports[1], ports[2]])
+    anyhow::bail!("no port is free")
 }
 
 fn whsec(key: &[u8; 32]) -> String {

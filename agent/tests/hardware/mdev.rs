@@ -267,3 +267,35 @@ fn a_driver_that_goes_and_comes_back_is_found_again() {
     assert_ne!(before.epoch, after.epoch, "a reboot is another epoch");
     assert_eq!(after.gpus[0].partitions, []);
 }
+
+/// field F57: a number that cannot be read is an error of that GPU, and not 0.
+#[test]
+fn an_unreadable_number_of_instances_is_not_zero() {
+    let host = host();
+    let file = host.simulator.root().join(
+        "sys/bus/pci/devices/0000:3b:00.0/mdev_supported_types/nvidia-232/available_instances",
+    );
+    for (text, readable) in [
+        ("3\n", true),
+        ("3", true),
+        ("", false),
+        ("-1\n", false),
+        ("x\n", false),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let gpu = host.partitioner.observe_gpu(&host.slot.gpu).unwrap();
+        assert_eq!(
+            gpu.unavailable.is_none(),
+            readable,
+            "{text:?}: {:?}",
+            gpu.unavailable
+        );
+        if readable {
+            assert_eq!(host.available("T4-4Q"), 3);
+        } else {
+            let reason = gpu.unavailable.unwrap();
+            assert!(reason.contains("available_instances"), "{reason}");
+            assert!(gpu.profiles.is_empty(), "nothing is offered");
+        }
+    }
+}

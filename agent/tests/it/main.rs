@@ -5,6 +5,7 @@
     reason = "a panic in a test is its failure report"
 )]
 
+mod booting;
 mod budget;
 mod configuring;
 mod crashing;
