@@ -78,7 +78,7 @@ impl Sender for Flaky {
             QueueName::Commands(_) => "send a command",
             QueueName::Results => "send a result",
         };
-        match self.dice.fault(place, 12, 5) {
+        match self.dice.fault(place, 25, 5) {
             Some(0) => return Err(SendError::Rejected("chaos".to_owned())),
             Some(1) => return Err(SendError::Ambiguous("chaos: not done".to_owned())),
             Some(2) => {
