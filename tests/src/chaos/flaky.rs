@@ -25,8 +25,8 @@ use super::dice::Dice;
 pub(super) struct Flaky {
     pub(super) inner: SqliteBackplane,
     pub(super) dice: Arc<Dice>,
-    /// Messages that the queue took and keeps back: later ones overtake them.
-    held: Arc<Mutex<Vec<(QueueName, Outgoing)>>>,
+    /// Messages that the queue took and keeps back, each until so many others have overtaken it.
+    held: Arc<Mutex<Vec<(u64, QueueName, Outgoing)>>>,
 }
 
 fn broken(context: &str) -> StoreError {
@@ -45,10 +45,24 @@ impl Flaky {
         }
     }
 
-    /// Hands on what is kept back.
+    /// Hands on everything that is kept back.
     pub(super) async fn let_go(&self) -> Result<(), SendError> {
-        let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
-        for (queue, message) in held {
+        self.overtake(u64::MAX).await
+    }
+
+    /// So many messages have overtaken those that are kept back.
+    async fn overtake(&self, count: u64) -> Result<(), SendError> {
+        let mut ready = Vec::new();
+        {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            for (left, queue, message) in std::mem::take(&mut *held) {
+                match left.saturating_sub(count) {
+                    0 => ready.push((queue, message)),
+                    left => held.push((left, queue, message)),
+                }
+            }
+        }
+        for (queue, message) in ready {
             self.inner.send(&queue, message).await?;
         }
         Ok(())
@@ -86,8 +100,9 @@ impl Sender for Flaky {
                 return Err(SendError::Ambiguous("chaos: done".to_owned()));
             }
             Some(3) => {
+                let depth = 1 + self.dice.throw("overtaken by", 4);
                 let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-                held.push((queue.clone(), message));
+                held.push((depth, queue.clone(), message));
                 return Ok(());
             }
             // The same message again, and past the deduplication window: really twice.
@@ -99,7 +114,7 @@ impl Sender for Flaky {
             None => {}
         }
         self.inner.send(queue, message).await?;
-        self.let_go().await
+        self.overtake(1).await
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use backplane::Reads;
 use backplane::store::{AllocationState, OperationRecord};
-use events::{AllocationId, PartitionId, TenantName};
+use events::{AllocationId, Operation, OperationState, PartitionId, TenantName};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
@@ -109,6 +109,7 @@ pub(super) fn compare(script: &mut Script) -> Result<Vec<String>> {
     violations.extend(hardware(script, &ledger)?);
     violations.extend(store(script, &ledger)?);
     violations.extend(told(script)?);
+    violations.extend(last_words(script, &ledger)?);
     violations.extend(groups(script, &ledger)?);
     Ok(violations)
 }
@@ -188,6 +189,35 @@ fn store(script: &Script, ledger: &Wanted) -> Result<Vec<String>> {
         violations.push(format!("still reserved: {:?}", host.reserved));
     }
     Ok(violations)
+}
+
+/// What was released last is not there: no operation of a lower revision came after it.
+fn last_words(script: &Script, ledger: &Wanted) -> Result<Vec<String>> {
+    let tenant: TenantName = script.site.tenant.parse()?;
+    let mut last: BTreeMap<AllocationId, OperationRecord> = BTreeMap::new();
+    for record in script.operations()? {
+        let Some(id) = record.operation.allocation(&tenant) else {
+            continue;
+        };
+        let succeeded = record.state == OperationState::Succeeded;
+        let newer = last
+            .get(&id)
+            .is_none_or(|known| known.revision < record.revision);
+        let decides = matches!(
+            record.operation,
+            Operation::Allocate(_) | Operation::Release(_)
+        );
+        if succeeded && newer && decides {
+            last.insert(id, record);
+        }
+    }
+    Ok(last
+        .iter()
+        .filter(|(id, record)| {
+            matches!(record.operation, Operation::Release(_)) && ledger.contains_key(id)
+        })
+        .map(|(_, record)| format!("there, though released last: {}", brief(record)))
+        .collect())
 }
 
 /// Every operation that a host ended was told once, and as the store has it.

@@ -145,6 +145,8 @@ impl Script {
             96..98 => {
                 let seconds = 20 + self.dice.throw("leap", 600).cast_signed();
                 self.say(&format!("time passes: {seconds} s"));
+                // Messages may overtake each other, but not by minutes.
+                self.machine.nudge()?;
                 self.leap(seconds);
             }
             _ => self.restart_agent()?,
