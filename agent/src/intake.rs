@@ -2,9 +2,10 @@
 //! the ledger has it; from then on the queue does not matter.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use backplane::queue::Settled;
 use backplane::{Message, Receiver};
 use events::command::COMMAND_TYPE;
 use events::envelope::{self, EnvelopeError};
@@ -36,6 +37,8 @@ pub struct Intake {
     pub workers: Arc<Workers>,
     /// Unix milliseconds of the last poll that the queue answered.
     pub polled_at_ms: Arc<AtomicI64>,
+    /// Receipts that had run out before they were used: the queue delivers again what the ledger knows.
+    pub lost_receipts: Arc<AtomicU64>,
 }
 
 impl Intake {
@@ -86,11 +89,17 @@ impl Intake {
         let job = tokio::task::spawn_blocking(move || intake.enter(&body, queue_s)).await;
         let accepted = job.expect("intake does not panic")?;
         // A lost receipt means that the message comes again; the ledger knows it then.
-        if let Err(error) = self.receiver.ack(&message.receipt).await {
-            tracing::warn!(
-                error = crate::chain(&error),
-                "a command could not be acknowledged; it will come again"
-            );
+        match self.receiver.ack(&message.receipt).await {
+            Ok(Settled::Done) => {}
+            Ok(Settled::Lost) => {
+                self.lost_receipts.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = crate::chain(&error),
+                    "a command could not be acknowledged; it will come again"
+                );
+            }
         }
         if let Some(command) = accepted {
             let workers = Arc::clone(&self.workers);

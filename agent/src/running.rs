@@ -1,6 +1,6 @@
 //! Bring-up and take-down: recover first, then reconcile, then poll.
 
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex, mpsc};
 
 use backplane::{Clock, Receiver, Sender};
@@ -105,6 +105,7 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
         let poke = Arc::clone(&poke);
         Arc::new(move || poke.notify_one())
     };
+    let lost_receipts = Arc::new(AtomicU64::new(0));
     let polled_at_ms = Arc::new(AtomicI64::new(ends.clock.now_ms()));
     let shared = Arc::new(Shared {
         host: config.host.clone(),
@@ -140,11 +141,13 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
         allow: config.allow,
         workers: Arc::clone(&workers),
         polled_at_ms: Arc::clone(&polled_at_ms),
+        lost_receipts: Arc::clone(&lost_receipts),
     };
     let server = Server {
         shared,
         snapshot,
         polled_at_ms,
+        lost_receipts,
     };
     let tasks = vec![
         tokio::spawn(Arc::new(intake).run(stopped.clone())),

@@ -1,6 +1,6 @@
 //! The agent's own server on loopback: `/healthz` and `/status`.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::extract::State;
@@ -24,6 +24,8 @@ pub struct Server {
     pub snapshot: Arc<Mutex<Snapshot>>,
     /// Unix milliseconds of the last answered poll.
     pub polled_at_ms: Arc<AtomicI64>,
+    /// Receipts that had run out before they were used.
+    pub lost_receipts: Arc<AtomicU64>,
 }
 
 impl Server {
@@ -50,6 +52,7 @@ impl Server {
             "healthy": faults.is_empty(),
             "faults": faults,
             "seconds_since_poll": self.since_poll_ms() / 1000,
+            "lost_receipts": self.lost_receipts.load(Ordering::Relaxed),
             "limits": self.shared.limiter.describe(),
             "inventory": snapshot.inventory,
             "drift": snapshot.drift,

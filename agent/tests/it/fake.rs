@@ -263,6 +263,10 @@ impl Limiter for Hands {
 pub(crate) struct Queues {
     commands: Mutex<VecDeque<String>>,
     pub(crate) acknowledged: Mutex<u32>,
+    /// So many receipts have run out before they come back: the message is delivered again.
+    pub(crate) lost: AtomicI64,
+    /// The queue's own clock, Unix milliseconds.
+    pub(crate) server_time_ms: AtomicI64,
     results: Mutex<Vec<Outgoing>>,
     changed: tokio::sync::Notify,
 }
@@ -290,14 +294,14 @@ impl Receiver for Queues {
         loop {
             let head = self.commands.lock().unwrap().pop_front();
             if let Some(body) = head {
-                let (id, receipt, group) = ("1".to_owned(), "r".to_owned(), GPU.to_owned());
+                let (id, receipt, group) = ("1".to_owned(), body.clone(), GPU.to_owned());
                 return Ok(Some(Message {
                     id,
                     receipt,
                     group,
                     body,
                     receive_count: 1,
-                    server_time_ms: 0,
+                    server_time_ms: self.server_time_ms.load(Ordering::SeqCst),
                 }));
             }
             if tokio::time::Instant::now() >= deadline {
@@ -307,7 +311,11 @@ impl Receiver for Queues {
         }
     }
 
-    async fn ack(&self, _: &str) -> Result<Settled, ReceiveError> {
+    async fn ack(&self, receipt: &str) -> Result<Settled, ReceiveError> {
+        if self.lost.fetch_sub(1, Ordering::SeqCst) > 0 {
+            self.put(receipt.to_owned());
+            return Ok(Settled::Lost);
+        }
         *self.acknowledged.lock().unwrap() += 1;
         self.changed.notify_waiters();
         Ok(Settled::Done)

@@ -17,4 +17,5 @@ mod leases;
 mod machine;
 mod ordering;
 mod performing;
+mod receiving;
 mod upgrading;

@@ -269,6 +269,33 @@ fn groups(script: &Script, ledger: &Wanted) -> Result<Vec<String>> {
     Ok(violations)
 }
 
+/// Files of a machine that has stopped: nothing but what it is made of.
+pub(super) fn files(site: &Site) -> Vec<String> {
+    const KNOWN: [&str; 9] = [
+        "backplane.db",
+        "backplane.db-shm",
+        "backplane.db-wal",
+        "backplane.db.wake",
+        "ledger.db",
+        "ledger.db-shm",
+        "ledger.db-wal",
+        "ledger.db.lock",
+        "enrolled",
+    ];
+    let mut violations = Vec::new();
+    for folder in [site.folder.clone(), site.folder.join("agent")] {
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let configured = ["toml", "pem", "key"].iter().any(|end| name.ends_with(end));
+            if entry.path().is_file() && !configured && !KNOWN.contains(&name.as_str()) {
+                violations.push(format!("{} is left", entry.path().display()));
+            }
+        }
+    }
+    violations
+}
+
 /// Descriptors and threads of this process.
 pub(super) struct Leaks {
     descriptors: BTreeSet<String>,

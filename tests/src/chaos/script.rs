@@ -263,10 +263,12 @@ impl Script {
             mut violations,
             machine,
             tally,
+            site,
             ..
         } = self;
         violations.extend(found);
         machine.stop();
+        violations.extend(judge::files(&site));
         Ok((violations, tally))
     }
 
