@@ -10,7 +10,7 @@ use super::allocation::{self, Observation};
 use super::fault::Fault;
 use super::writer::Scope;
 use super::{document, row};
-use crate::store::{NewCallback, Settlement};
+use crate::store::{AllocationState, NewCallback, Settlement};
 
 /// Applies an event of a host whose signature was verified. Its inventory is taken whenever it is
 /// newer than the one known, even with an event that moves nothing else: it is the host's own word.
@@ -148,6 +148,13 @@ fn settle_allocation(
     let Some(row) = ours else {
         return Ok(Settlement::Unknown);
     };
+    // What a key's earlier life left ends late (a removal that had failed, say) while another allocate of
+    // the key is on its way: that one's allocation does not end with it.
+    let is_of_earlier_life = row.record.state == AllocationState::Pending
+        && event.data.op_id.is_some_and(|id| !row.is_pending_by(id));
+    if is_of_earlier_life {
+        return Ok(Settlement::Stale);
+    }
     match (event.kind, &event.data.outcome) {
         (EventKind::AllocationChanged, Some(Outcome::Allocated(allocated))) => {
             allocation::change(scope, row, allocated, seen).map(moved)

@@ -1,6 +1,6 @@
 //! Conformance: what events do to allocations, in whatever order they arrive.
 
-use backplane::store::{AllocationRecord, AllocationState, Settlement};
+use backplane::store::{AllocationRecord, AllocationState, OperationRecord, Settlement};
 use events::outcome::{Outcome, Released, Renewed};
 use events::result::EventKind;
 use serde_json::json;
@@ -19,6 +19,7 @@ conforms!(
     changed_handles_are_kept,
     an_ending_that_overtakes_the_success_wins,
     late_events_of_an_earlier_life_move_nothing,
+    the_end_of_an_earlier_lifes_remains_ends_no_new_one,
     a_key_that_moved_hosts_listens_to_its_new_host_alone,
 );
 
@@ -212,5 +213,35 @@ async fn a_key_that_moved_hosts_listens_to_its_new_host_alone(backplane: Backpla
 
     let expired = of_allocation("new", "one", EventKind::AllocationExpired, 4);
     assert_eq!(backplane.settle(expired).await, Settlement::Applied(None));
+    assert_eq!(find(&backplane, "one").await.state, AllocationState::Ended);
+}
+
+/// A failed allocate left something behind, which its host removes while another allocate of the key is
+/// on its way: the new one is not taken down by the old one's end.
+async fn the_end_of_an_earlier_lifes_remains_ends_no_new_one(backplane: Backplane) {
+    backplane.enrol("t4").await;
+    let first = backplane.accept_placed(1, "one", "t4").await;
+    backplane
+        .settle(of_operation(&first, EventKind::OperationFailed, 1, None))
+        .await;
+    let second = backplane.accept_placed(2, "one", "t4").await;
+    let end_of = |operation: &OperationRecord, sequence| {
+        let mut event = of_allocation("t4", "one", EventKind::AllocationExpired, sequence);
+        event.event.data.op_id = Some(operation.id);
+        event
+    };
+    assert_eq!(backplane.settle(end_of(&first, 2)).await, Settlement::Stale);
+    assert_eq!(
+        find(&backplane, "one").await.state,
+        AllocationState::Pending
+    );
+    // Its own end counts, even if it overtakes the success.
+    assert_eq!(
+        backplane.settle(end_of(&second, 4)).await,
+        Settlement::Applied(None)
+    );
+    assert_eq!(find(&backplane, "one").await.state, AllocationState::Ended);
+    let late = succeeded(&second, 3, Outcome::Allocated(allocated("one")));
+    backplane.settle(late).await;
     assert_eq!(find(&backplane, "one").await.state, AllocationState::Ended);
 }
