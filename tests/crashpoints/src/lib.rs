@@ -8,7 +8,7 @@
 //! after. At the chosen point the process dies by SIGKILL, and what it had not synced is taken back
 //! first, as a power cut would.
 //!
-//! The driver and the program share one mapped file ([`control`]); wall time is shifted there too, so
+//! The driver and the program share one mapped file (`control.rs`); wall time is shifted there too, so
 //! that leases and visibility timeouts can run out without waiting.
 #![expect(
     unsafe_code,
