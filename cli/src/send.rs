@@ -148,7 +148,7 @@ fn peer(args: &SendArgs) -> Result<Peer> {
             .context("--url needs --secret-file")?;
         return Ok((
             url.clone(),
-            read(secret)?,
+            webhook::read_secret(secret)?,
             args.token_file.as_ref().map(read).transpose()?,
         ));
     }
@@ -168,10 +168,10 @@ fn peer(args: &SendArgs) -> Result<Peer> {
         .and_then(|server| server.get("listen"))
         .and_then(toml::Value::as_str);
     let listen = listen.with_context(|| format!("{} has no server.listen", config.display()))?;
-    let secret = args
-        .secret_file
-        .as_ref()
-        .map_or_else(|| data.secret("secrets/webhook.whsec"), read)?;
+    let secret = args.secret_file.as_ref().map_or_else(
+        || data.secret("secrets/webhook.whsec"),
+        |path| webhook::read_secret(path),
+    )?;
     let token = args
         .token_file
         .as_ref()

@@ -74,7 +74,11 @@ impl Verifier {
 /// Runs `gpuhook verify`. Fails unless the webhook would be accepted.
 pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
     let capture = capture(&args.headers, &args.body)?;
-    let secret = args.secret_file.as_deref().map(read_secret).transpose()?;
+    let secret = args
+        .secret_file
+        .as_deref()
+        .map(webhook::read_secret)
+        .transpose()?;
     let verifier = match (&secret, &args.public_key) {
         (Some(secret), _) => Verifier::V1(webhook::key(secret)?),
         (None, Some(key)) => Verifier::V1a(PublicKey::parse(key)?),
@@ -107,11 +111,6 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
         println!("- {reason}");
     }
     bail!("this webhook would be refused with 401")
-}
-
-fn read_secret(path: &Path) -> Result<zeroize::Zeroizing<String>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    Ok(zeroize::Zeroizing::new(text.trim_end().to_owned()))
 }
 
 fn capture(headers: &Path, body: &Path) -> Result<Capture> {
@@ -283,4 +282,57 @@ fn rewrites(body: &[u8]) -> Vec<(Vec<u8>, &'static str)> {
 
 fn digest(bytes: &[u8]) -> String {
     hex::encode(ring::digest::digest(&ring::digest::SHA256, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// field F29: what the front door refuses as a secret is refused here for the same reason, and
+    /// what it takes is decoded to the same key.
+    #[test]
+    fn secrets_are_read_by_the_front_doors_rule() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = STANDARD.encode([0xfb; 32]);
+        let good = format!("whsec_{whole}");
+        let signed = webhook::sign(&webhook::key(&good).unwrap(), "msg", 1_700_000_000, b"{}");
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let headers = format!(
+            "webhook-id: msg\nwebhook-timestamp: 1700000000\nwebhook-signature: {}\n",
+            signed.signature
+        );
+        let verify = |secret: &str| {
+            run(&VerifyArgs {
+                headers: write("headers", &headers),
+                body: write("body", "{}"),
+                secret_file: Some(write("secret", secret)),
+                public_key: None,
+                now: Some(1_700_000_000),
+                tolerance: 300,
+            })
+        };
+        for text in [good.clone(), format!("{good}\n"), format!("{good}\r\n")] {
+            verify(&text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        }
+        for (text, reason) in [
+            (String::new(), "is empty"),
+            ("   ".to_owned(), "is empty"),
+            ("whsec_".to_owned(), "is empty"),
+            (format!("{good}\n\n"), "contains white space"),
+            (format!("{good} "), "contains white space"),
+            ("v1,whsec_AAAA".to_owned(), "begins with v1,"),
+            (good.trim_end_matches('=').to_owned(), "without its padding"),
+            (good.replace('+', "-").replace('/', "_"), "url-safe"),
+            (format!("whsec_{}", STANDARD.encode([7; 8])), "only 8 bytes"),
+            (whole.clone(), "must begin with whsec_"),
+        ] {
+            let error = verify(&text).unwrap_err().to_string();
+            let known = error.starts_with("the secret ") && error.contains(reason);
+            assert!(known && !error.contains(&whole[..8]), "{text:?}: {error}");
+        }
+    }
 }

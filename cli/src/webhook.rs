@@ -1,9 +1,11 @@
 //! A webhook as a sender makes it: Standard Webhooks v1 over the exact bytes.
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use function::signature::secret::v1_key;
+use function::signature::secret::{in_file, v1_key};
 use ring::hmac;
 use zeroize::Zeroizing;
 
@@ -35,6 +37,13 @@ pub(crate) fn signed_content(id: &str, timestamp: &str, body: &[u8]) -> Vec<u8> 
 /// The key of a `whsec_` secret, by the rule that the front door and the callbacks have too.
 pub(crate) fn key(secret: &str) -> Result<hmac::Key> {
     v1_key(secret).map_err(|error| anyhow::anyhow!("the secret {error}"))
+}
+
+/// The secret in a file, by the front door's rule for files.
+pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<String>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let text = Zeroizing::new(text);
+    Ok(Zeroizing::new(in_file(&text).to_owned()))
 }
 
 /// A fresh `whsec_…` secret of 32 bytes.

@@ -489,9 +489,15 @@ fn at<T: serde::de::DeserializeOwned>(fields: Value) -> Result<T, Problem> {
             Segment::Enum { variant } => format!("/{variant}"),
             Segment::Unknown => "/?".to_owned(),
         });
+        let detail = error.inner().to_string();
+        // serde tells what is missing in the object that lacks it.
+        let missing = detail
+            .strip_prefix("missing field `")
+            .and_then(|rest| rest.strip_suffix('`'))
+            .map(|name| format!("/{name}"));
         Problem {
-            pointer: pointer.collect(),
-            detail: error.inner().to_string(),
+            pointer: pointer.chain(missing).collect(),
+            detail,
         }
     })
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 use super::document::{At, Document};
+use crate::signature::secret::in_file;
 
 /// Bytes of the longest secret file; keys and secrets have about a hundred.
 const MAX_BYTES: u64 = 4096;
@@ -55,8 +56,5 @@ pub(super) fn read_private(path: &Path) -> Result<Zeroizing<String>, String> {
             path.display()
         ));
     }
-    let line = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(Zeroizing::new(
-        line.strip_suffix('\r').unwrap_or(line).to_owned(),
-    ))
+    Ok(Zeroizing::new(in_file(&text).to_owned()))
 }

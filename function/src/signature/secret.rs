@@ -125,6 +125,14 @@ impl WebhookSecret {
     }
 }
 
+/// The secret in a file's text: one line break at its end does not count, since editors and shells
+/// put it there. Whatever else is white space is part of a secret that was pasted wrongly.
+#[must_use]
+pub fn in_file(text: &str) -> &str {
+    let line = text.strip_suffix('\n').unwrap_or(text);
+    line.strip_suffix('\r').unwrap_or(line)
+}
+
 /// Reads `whsec_…` as a v1 key, for verifying or for signing.
 ///
 /// # Errors

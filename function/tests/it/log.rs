@@ -35,3 +35,12 @@ pub(crate) fn start() {
 pub(crate) fn text() -> String {
     String::from_utf8_lossy(&LINES.lock().unwrap()).into_owned()
 }
+
+/// The line about the refusal of a body, by its hash: bodies of a test are its own.
+pub(crate) fn refusal(body: &[u8]) -> String {
+    let hash = hex::encode(ring::digest::digest(&ring::digest::SHA256, body));
+    let text = text();
+    let line = text.lines().rfind(|line| line.contains(&hash));
+    line.unwrap_or_else(|| panic!("nothing is logged about {hash}"))
+        .to_owned()
+}

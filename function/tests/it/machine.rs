@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use events::command::COMMAND_TYPE;
 use events::inventory::HostInventory;
 use events::key::SecretKey;
-use events::result::{EventData, EventKind};
+use events::result::{EventData, EventKind, HostEvent};
 use events::{Command, HostName, OperationId, TenantName, envelope};
 use function::{App, Backplane, Config};
 use ring::hmac;
@@ -74,8 +74,10 @@ fn write(folder: &Path, name: &str, text: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-fn configure(folder: &Path) -> Config {
-    let host = SecretKey::generate().unwrap().public();
+fn configure(folder: &Path) {
+    let host = SecretKey::generate().unwrap();
+    write(folder, "host.whsk", &host.expose());
+    let host = host.public();
     write(
         folder,
         "function.whsk",
@@ -117,7 +119,6 @@ fn configure(folder: &Path) -> Config {
     ]
     .concat();
     write(folder, "gpuhook.toml", &text);
-    Config::load(&folder.join("gpuhook.toml")).unwrap_or_else(|error| panic!("{error}"))
 }
 
 impl Machine {
@@ -137,34 +138,33 @@ impl Machine {
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
         log::start();
         let folder = tempfile::tempdir().unwrap();
-        let mut config = configure(folder.path());
-        change(&mut config);
+        configure(folder.path());
         let clock = Arc::new(StillClock(AtomicI64::new(NOW * 1000)));
-        let store = SqliteBackplane::create_or_open(&config.store_path, clock.clone()).unwrap();
-        Self::of(config, store, clock, folder).await
+        Self::open(folder, clock, 0, change).await
     }
 
-    /// Another door over the same store, as after a restart.
-    pub(crate) async fn over(other: &Self) -> Self {
-        Self::over_with(other, |_| {}).await
+    /// The process ends where it stands, and another one starts over the same files, with something
+    /// changed in its configuration. Requests under way are never answered, and what [`Spy`] holds
+    /// is never finished.
+    pub(crate) async fn crash(self, change: impl FnOnce(&mut Config)) -> Self {
+        self.server.abort();
+        let sequence = self.sequence.load(Ordering::SeqCst);
+        Self::open(self.folder, self.clock, sequence, change).await
     }
 
-    /// As [`Self::over`], with something changed in its configuration.
-    pub(crate) async fn over_with(other: &Self, change: impl FnOnce(&mut Config)) -> Self {
-        let mut config = Config::load(&other.folder.path().join("gpuhook.toml")).unwrap();
-        change(&mut config);
-        let (store, clock) = (other.spy.inner.clone(), other.clock.clone());
-        Self::of(config, store, clock, tempfile::tempdir().unwrap()).await
-    }
-
-    async fn of(
-        config: Config,
-        store: SqliteBackplane,
-        clock: Arc<StillClock>,
+    async fn open(
         folder: tempfile::TempDir,
+        clock: Arc<StillClock>,
+        sequence: i64,
+        change: impl FnOnce(&mut Config),
     ) -> Self {
+        let file = folder.path().join("gpuhook.toml");
+        let mut config = Config::load(&file).unwrap_or_else(|error| panic!("{error}"));
+        change(&mut config);
         let as_clock: Arc<dyn Clock> = clock.clone();
-        let spy = Spy::new(store);
+        let spy = Spy::new(
+            SqliteBackplane::create_or_open(&config.store_path, as_clock.clone()).unwrap(),
+        );
         let public_key = config.signing_key.public();
         let backplane = Backplane {
             store: spy.clone(),
@@ -183,7 +183,7 @@ impl Machine {
             app,
             clock,
             public_key,
-            sequence: AtomicI64::new(0),
+            sequence: AtomicI64::new(sequence),
             shutdown,
             server,
             folder,
@@ -225,19 +225,24 @@ impl Machine {
             .unwrap();
     }
 
-    /// The host reports that an operation succeeded, with the inventory after it.
-    pub(crate) async fn succeed(&self, id: OperationId, inventory: HostInventory) {
+    /// What the host reports when an operation succeeded, with the inventory after it.
+    pub(crate) async fn success(&self, id: OperationId, inventory: HostInventory) -> HostEvent {
         let record = self.record(id).await;
         let outcome = board::success(&record.tenant, &record.operation);
         let data = board::ended(id, outcome, inventory);
-        let event = board::event(
+        board::event(
             &self.host(),
             self.next_sequence(),
             EventKind::OperationSucceeded,
             id.to_string(),
             Some(record.tenant.clone()),
             data,
-        );
+        )
+    }
+
+    /// The host reports that an operation succeeded.
+    pub(crate) async fn succeed(&self, id: OperationId, inventory: HostInventory) {
+        let event = self.success(id, inventory).await;
         let settled = self
             .spy
             .settle(event, Vec::new(), self.clock.now_ms())

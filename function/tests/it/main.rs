@@ -14,7 +14,6 @@ mod client;
 mod board;
 
 mod disk;
-mod field;
 mod log;
 
 mod vectors;
@@ -38,3 +37,5 @@ mod vgpu;
 mod canary;
 
 mod bounds;
+
+mod field;

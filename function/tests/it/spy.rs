@@ -1,7 +1,7 @@
 //! The embedded backplane with an observer in front of it: counts what changes something, and fails
 //! or holds on demand.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -25,6 +25,21 @@ impl Clock for StillClock {
     }
 }
 
+/// What goes wrong with one send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Access denied: not queued.
+    Rejected,
+    /// Throttled, or the request got lost: not queued, which the sender does not know.
+    Lost,
+    /// Timed out after accepting: queued, which the sender does not know.
+    Unconfirmed,
+    /// The process ends before the queue has the message.
+    CrashBefore,
+    /// The process ends once the queue has the message.
+    CrashAfter,
+}
+
 pub(crate) struct Spy {
     pub(crate) inner: SqliteBackplane,
     /// Acceptances that the store took as new.
@@ -33,16 +48,18 @@ pub(crate) struct Spy {
     pub(crate) sends: AtomicUsize,
     pub(crate) store_down: AtomicBool,
     pub(crate) queue_down: AtomicBool,
-    /// Sends to come that fail, by their number from now on, each with whether the queue has it all the
-    /// same.
-    pub(crate) failing: Mutex<BTreeMap<usize, bool>>,
-    attempts: AtomicUsize,
+    /// Panics where a delivery is looked up: an internal error.
+    pub(crate) panics: AtomicBool,
     /// Answers `CapacityMoved` this many times.
     pub(crate) moved: AtomicUsize,
     /// A permit lets one send through; plenty of them unless a test takes them away.
     pub(crate) gate: Semaphore,
     /// Sends that have reached the gate.
     pub(crate) at_gate: Semaphore,
+    /// What goes wrong with the sends to come, in order; nothing once it is empty.
+    pub(crate) faults: Mutex<VecDeque<Option<Fault>>>,
+    /// Sends that stand where the process is to end.
+    pub(crate) at_crash: Semaphore,
 }
 
 impl Spy {
@@ -53,11 +70,12 @@ impl Spy {
             sends: AtomicUsize::new(0),
             store_down: AtomicBool::new(false),
             queue_down: AtomicBool::new(false),
-            failing: Mutex::default(),
-            attempts: AtomicUsize::new(0),
+            panics: AtomicBool::new(false),
             moved: AtomicUsize::new(0),
             gate: Semaphore::new(Semaphore::MAX_PERMITS),
             at_gate: Semaphore::new(0),
+            faults: Mutex::default(),
+            at_crash: Semaphore::new(0),
         })
     }
 
@@ -70,6 +88,11 @@ impl Spy {
         } else {
             Ok(&self.inner)
         }
+    }
+
+    async fn stand_still<T>(&self) -> T {
+        self.at_crash.add_permits(1);
+        std::future::pending().await
     }
 
     /// Acceptances and sends so far.
@@ -89,18 +112,20 @@ impl Sender for Spy {
         if self.queue_down.load(Ordering::SeqCst) {
             return Err(SendError::Ambiguous("told to be down".to_owned()));
         }
-        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
-        let failing = self.failing.lock().unwrap().get(&attempt).copied();
-        match failing {
-            Some(false) => return Err(SendError::Rejected("told to refuse".to_owned())),
-            Some(true) => {
-                self.inner.send(queue, message).await?;
-                return Err(SendError::Ambiguous("told to be silent".to_owned()));
-            }
-            None => {}
+        let fault = self.faults.lock().unwrap().pop_front().flatten();
+        match fault {
+            Some(Fault::Rejected) => return Err(SendError::Rejected("access denied".to_owned())),
+            Some(Fault::Lost) => return Err(SendError::Ambiguous("throttled".to_owned())),
+            Some(Fault::CrashBefore) => self.stand_still().await,
+            Some(Fault::Unconfirmed | Fault::CrashAfter) | None => {}
         }
         self.sends.fetch_add(1, Ordering::SeqCst);
-        self.inner.send(queue, message).await
+        self.inner.send(queue, message).await?;
+        match fault {
+            Some(Fault::Unconfirmed) => Err(SendError::Ambiguous("timed out".to_owned())),
+            Some(Fault::CrashAfter) => self.stand_still().await,
+            _ => Ok(()),
+        }
     }
 }
 
@@ -177,6 +202,7 @@ impl Reads for Spy {
         keys: &IdempotencyKeys,
         now_ms: i64,
     ) -> Result<Option<KnownDelivery>, StoreError> {
+        assert!(!self.panics.load(Ordering::SeqCst), "told to panic");
         self.store()?.known_delivery(keys, now_ms).await
     }
 
