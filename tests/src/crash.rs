@@ -22,6 +22,8 @@ mod breakage;
 
 mod flood;
 
+mod silence;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
@@ -74,6 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut tally = tally(arguments, arguments.breakage)?;
     if arguments.breakage.is_none() && arguments.only.is_none() {
         tally.violations.extend(flood::run()?);
+        tally.violations.extend(silence::run()?);
     }
     for violation in &tally.violations {
         println!("VIOLATION {violation}");

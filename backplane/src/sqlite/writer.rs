@@ -22,9 +22,9 @@ const WAITING: usize = 1024;
 /// Requests in one transaction: bounds how long the file is locked for other processes.
 const GROUP: usize = 64;
 
-/// Requests in the last transaction from which on there are many senders at work: the next one waits a
-/// moment for those that have just been answered and are about to ask again.
-const BUSY: usize = 8;
+/// Requests in the last transaction from which on there are several senders at work: the next one waits
+/// a moment for those that have just been answered and are about to ask again.
+const BUSY: usize = 3;
 /// That moment: for as long as one more comes within each pause, and for so many pauses at most,
 /// which is about what a sync takes.
 const LINGER: (Duration, u32) = (Duration::from_micros(500), 8);

@@ -256,6 +256,11 @@ impl Life {
         Ok(serde_json::from_str(&text)?)
     }
 
+    /// Whether the log has this text.
+    pub(super) fn has_logged(&self, text: &str) -> bool {
+        std::fs::read_to_string(self.log()).is_ok_and(|log| log.contains(text))
+    }
+
     /// The end of the log, for a trial that failed.
     pub(super) fn last_words(&self) -> String {
         let text = std::fs::read_to_string(self.log()).unwrap_or_default();
