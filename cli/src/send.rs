@@ -168,10 +168,8 @@ fn peer(args: &SendArgs) -> Result<Peer> {
         .and_then(|server| server.get("listen"))
         .and_then(toml::Value::as_str);
     let listen = listen.with_context(|| format!("{} has no server.listen", config.display()))?;
-    let secret = args.secret_file.as_ref().map_or_else(
-        || data.secret("secrets/webhook.whsec"),
-        |path| webhook::read_secret(path),
-    )?;
+    let own = data.path("secrets/webhook.whsec");
+    let secret = webhook::read_secret(args.secret_file.as_ref().unwrap_or(&own))?;
     let token = args
         .token_file
         .as_ref()

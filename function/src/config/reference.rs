@@ -25,7 +25,7 @@ pub(super) fn read(
         Some(("file", path)) => read_private(&document.resolve(path)),
         Some(("env", name)) => environment(name)
             .map(Zeroizing::new)
-            .ok_or_else(|| format!("environment variable {name} is not set")),
+            .ok_or_else(|| format!("environment variable {} is not set", shown(name))),
         // The text may be the secret itself, so it is not repeated.
         _ => Err("a secret must be a reference, file:PATH or env:NAME; secrets do not belong in this file".to_owned()),
     };
@@ -34,7 +34,9 @@ pub(super) fn read(
 
 /// Reads a file that only its owner may read; one line break at its end does not count.
 pub(super) fn read_private(path: &Path) -> Result<Zeroizing<String>, String> {
-    let failed = |what: &str, error: &std::io::Error| format!("{what} {}: {error}", path.display());
+    let name = path.display().to_string();
+    let name = shown(&name);
+    let failed = |what: &str, error: &std::io::Error| format!("{what} {name}: {error}");
     let file = std::fs::File::open(path).map_err(|error| failed("cannot open", &error))?;
     let about = file
         .metadata()
@@ -42,8 +44,7 @@ pub(super) fn read_private(path: &Path) -> Result<Zeroizing<String>, String> {
     let mode = about.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(format!(
-            "{} may be read by others (mode {mode:04o}): chmod 600 it",
-            path.display()
+            "{name} may be read by others (mode {mode:04o}): chmod 600 it"
         ));
     }
     let mut text = Zeroizing::new(String::new());
@@ -52,9 +53,18 @@ pub(super) fn read_private(path: &Path) -> Result<Zeroizing<String>, String> {
         .map_err(|error| failed("cannot read", &error))?;
     if text.len() as u64 > MAX_BYTES {
         return Err(format!(
-            "{} is larger than {MAX_BYTES} bytes: not a secret",
-            path.display()
+            "{name} is larger than {MAX_BYTES} bytes: not a secret"
         ));
     }
     Ok(Zeroizing::new(in_file(&text).to_owned()))
+}
+
+/// A name as it may be repeated: who writes `file:whsec_…` pasted the secret where its file's name
+/// belongs.
+fn shown(name: &str) -> &str {
+    if name.contains("whsec_") || name.contains("whsk_") {
+        "(not repeated, since it looks like the secret itself)"
+    } else {
+        name
+    }
 }

@@ -4,6 +4,7 @@ use crate::client::Request;
 use crate::log;
 use crate::machine::{API_KEY, Machine, NOW, READER, TOKEN, sign, whsec};
 
+/// field F30: what a sender put there is not found there.
 #[tokio::test]
 async fn nothing_of_a_body_a_header_or_a_secret_is_logged() {
     let machine = Machine::start().await;

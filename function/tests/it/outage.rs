@@ -44,6 +44,7 @@ async fn a_store_that_is_down_is_503_everywhere() {
     machine.stop().await;
 }
 
+/// field F04: nothing is queued while the queue is down.
 #[tokio::test]
 async fn a_queue_that_is_down_is_503_and_the_retry_sends_each_command_once() {
     let machine = Machine::start().await;

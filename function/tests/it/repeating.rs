@@ -52,6 +52,7 @@ async fn another_body_under_a_known_id_is_a_mismatch_even_if_it_is_no_json() {
     machine.stop().await;
 }
 
+/// field F04: a duplicate in flight.
 #[tokio::test]
 async fn a_duplicate_of_an_unfinished_delivery_is_told_to_come_again() {
     let machine = Machine::start().await;
@@ -75,6 +76,7 @@ async fn a_duplicate_of_an_unfinished_delivery_is_told_to_come_again() {
     machine.stop().await;
 }
 
+/// field F04: duplicates in parallel.
 #[tokio::test]
 async fn sixteen_at_once_are_one_delivery() {
     let machine = Machine::start().await;

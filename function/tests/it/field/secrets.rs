@@ -150,6 +150,33 @@ fn a_secret_that_is_not_set_stops_the_start() {
     }
 }
 
+/// field F29: who pastes a secret where its reference belongs is told so, and the secret is not
+/// repeated to whoever reads the start-up's output.
+#[test]
+fn a_secret_in_place_of_its_reference_is_not_repeated() {
+    let secret = whsec("pasted");
+    let key = SecretKey::generate().unwrap().expose();
+    for (source, callback) in [
+        (format!("secrets = [\"{secret}\"]"), GOOD.to_owned()),
+        (format!("secrets = [\"file:{secret}\"]"), GOOD.to_owned()),
+        (format!("secrets = [\"env:{secret}\"]"), GOOD.to_owned()),
+        (format!("secrets = \"{secret}\""), GOOD.to_owned()),
+        (format!("secret = \"{secret}\""), GOOD.to_owned()),
+        (format!("secrets = [\"{secret}"), GOOD.to_owned()),
+        (GOOD.to_owned(), format!("secrets = [\"file:{secret}\"]")),
+        (
+            GOOD.to_owned(),
+            format!("key_files = [\"{}\"]", key.as_str()),
+        ),
+    ] {
+        let faults = faults("", None, &source, &callback);
+        assert!(!faults.is_empty(), "{source} {callback}");
+        for part in [&secret[6..], &key[5..]] {
+            assert!(!format!("{faults:?}").contains(part), "{faults:?}");
+        }
+    }
+}
+
 /// field F29: which secrets were tried, and length and hash of what they were tried on; no secret,
 /// no MAC.
 #[tokio::test]
