@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Field F12: every spelling of an address is the address.
+    /// field F12: every spelling of an address is the address.
     #[test]
     fn hostile_spellings_are_seen_through() {
         let address = |text: &str| Err(InvalidUrl::Address(text.parse().unwrap()));
@@ -234,6 +234,10 @@ mod tests {
             ("https://127。0。0。1/", address("127.0.0.1")),
             ("https://①②⑦.0.0.1/", address("127.0.0.1")),
             ("https://169.254.169.254/", address("169.254.169.254")),
+            ("https://100.64.0.1/", address("100.64.0.1")),
+            ("https://10.0.0.1:8443/", address("10.0.0.1")),
+            ("http://2130706433/", Err(InvalidUrl::Scheme)),
+            ("http://0x7f.1/", Err(InvalidUrl::Scheme)),
             ("https://[::1]/", address("::1")),
             ("https://[::ffff:10.0.0.1]/", address("::ffff:10.0.0.1")),
             ("https://1.1.1.1/", address("1.1.1.1")),

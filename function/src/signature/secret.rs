@@ -199,7 +199,7 @@ fn key_error(error: KeyError) -> SecretError {
 mod tests {
     use super::*;
 
-    /// Field F29: every way in which secrets are pasted wrongly has its own reason.
+    /// field F29: every way in which secrets are pasted wrongly has its own reason.
     #[test]
     fn badly_pasted_secrets_are_refused_with_the_reason() {
         let whole = STANDARD.encode([7_u8; 32]);

@@ -221,7 +221,7 @@ mod tests {
         verify(&map, b"{}", &secrets, 300, NOW).map(|verified| verified.secret.to_owned())
     }
 
-    /// Field F31: any entry of any configured secret is enough; unknown tags are skipped.
+    /// field F31: any entry of any configured secret is enough; unknown tags are skipped.
     #[test]
     fn any_entry_under_any_secret_is_enough() {
         let time = NOW.to_string();
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Field F09: correctly signed over whatever text is sent, and still only in-window integers.
+    /// field F09: correctly signed over whatever text is sent, and still only in-window integers.
     #[test]
     fn only_plain_seconds_within_the_tolerance_pass() {
         let at = |offset: i64| (NOW + offset).to_string();

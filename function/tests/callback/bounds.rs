@@ -63,6 +63,7 @@ async fn a_body_that_trickles_ends_with_the_deadline_and_the_status_stands() {
     }
 }
 
+/// field F12: what is read of an answer is capped.
 #[tokio::test]
 async fn a_body_without_end_is_cut_off() {
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n";
@@ -108,6 +109,7 @@ async fn answers_that_are_not_http_are_tried_again() {
     }
 }
 
+/// field F12: an answer is never echoed.
 #[tokio::test]
 async fn nothing_of_url_body_headers_or_answers_reaches_a_log() {
     let log = Log::start();

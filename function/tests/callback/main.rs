@@ -21,3 +21,5 @@ mod bounds;
 mod sweep;
 
 mod results;
+
+mod field;

@@ -20,6 +20,7 @@ fn reason(attempt: Attempt) -> String {
     }
 }
 
+/// field F12: a name is judged by every address that it has.
 #[tokio::test]
 async fn one_denied_answer_of_the_resolver_refuses_them_all() {
     let receiver = Receiver::start(|_| status(204)).await;
@@ -53,7 +54,7 @@ async fn one_denied_answer_of_the_resolver_refuses_them_all() {
     assert_eq!(receiver.connections(), 0);
 }
 
-/// A name that changes its mind between check and connection (field F12): nobody asks again.
+/// field F12: a name that changes its mind between check and connection: nobody asks again.
 #[tokio::test]
 async fn rebinding_finds_no_second_question() {
     let receiver = Receiver::start(|_| status(204)).await;

@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Remembers what was sent.
 #[derive(Default)]
-struct FakeDispatch {
+pub(crate) struct FakeDispatch {
     sent: Mutex<Vec<OperationRecord>>,
     refuse: bool,
 }
@@ -54,7 +54,7 @@ fn sweep(
     (Arc::new(sweep), dispatch)
 }
 
-/// Field F24: retries that went out unsigned, with a stale timestamp, or with another body.
+/// field F24: retries that went out unsigned, with a stale timestamp, or with another body.
 #[tokio::test]
 async fn every_attempt_has_the_same_id_and_body_and_a_fresh_signature() {
     let receiver = Receiver::start(|number| status(if number < 4 { 500 } else { 200 })).await;
