@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::config::Allow;
 use crate::ledger::{LedgerError, NewEvent};
 use crate::operation::admit::{Admit, admit};
-use crate::worker::{Job, Workers};
+use crate::worker::Workers;
 
 /// Longest long poll.
 const WAIT: Duration = Duration::from_secs(20);
@@ -103,11 +103,8 @@ impl Intake {
         }
         if let Some(command) = accepted {
             let workers = Arc::clone(&self.workers);
-            let gpu = workers.shared().gpu_of(&command)?;
-            let queued = tokio::task::spawn_blocking(move || {
-                workers.enqueue(gpu.as_ref(), Job::Operation(command.op_id))
-            })
-            .await;
+            let queued =
+                tokio::task::spawn_blocking(move || workers.enqueue_operation(&command)).await;
             queued.expect("queueing does not panic");
         }
         Ok(())

@@ -18,7 +18,7 @@ use crate::partitioner::Partitioner;
 use crate::reconciler::{Reconciler, Snapshot};
 use crate::reporter::Reporter;
 use crate::server::Server;
-use crate::worker::{Job, Leases, Shared, Workers};
+use crate::worker::{Leases, Shared, Workers};
 
 /// Why the agent does not start.
 #[derive(Debug, thiserror::Error)]
@@ -191,10 +191,7 @@ fn resume(workers: &Workers) -> Result<(), LedgerError> {
     for command in ledger.open_operations()? {
         tracing::info!(operation.id = %command.op_id, operation.name = command.operation.name(), "resuming an operation");
         workers.shared().count_start(command.op_id)?;
-        workers.enqueue(
-            workers.shared().gpu_of(&command)?.as_ref(),
-            Job::Operation(command.op_id),
-        );
+        workers.enqueue_operation(&command);
     }
     Ok(())
 }

@@ -144,10 +144,33 @@ impl Workers {
         let _ = sender.send(job);
     }
 
-    /// Queues again what could not be ended.
+    /// Queues an operation for the worker of the GPU that it is about; where that cannot be told now,
+    /// with the next look.
+    pub fn enqueue_operation(&self, command: &Command) {
+        let job = Job::Operation(command.op_id);
+        match self.shared.gpu_of(command) {
+            Ok(gpu) => self.enqueue(gpu.as_ref(), job),
+            Err(error) => {
+                tracing::error!(operation.id = %command.op_id, error = crate::chain(&error), "an operation cannot be queued now; it is tried again");
+                held(&self.shared.again).insert((None, job));
+            }
+        }
+    }
+
+    /// Queues again what could not be ended; operations by what is known of them now.
     pub fn enqueue_again(&self) {
         for (gpu, job) in std::mem::take(&mut *held(&self.shared.again)) {
-            self.enqueue(gpu.as_ref(), job);
+            let Job::Operation(id) = job else {
+                self.enqueue(gpu.as_ref(), job);
+                continue;
+            };
+            match self.shared.ledger.open_operation(id) {
+                Ok(Some((command, _))) => self.enqueue_operation(&command),
+                Ok(None) => {}
+                Err(_) => {
+                    held(&self.shared.again).insert((gpu, job));
+                }
+            }
         }
     }
 
