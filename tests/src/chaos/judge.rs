@@ -269,6 +269,23 @@ fn groups(script: &Script, ledger: &Wanted) -> Result<Vec<String>> {
     Ok(violations)
 }
 
+/// Removes the control groups of allocations that live on: their machine is thrown away.
+pub(super) fn clear_groups(site: &Site) -> Result<()> {
+    let tenant: TenantName = site.tenant.parse()?;
+    for key in super::script::KEYS {
+        let id = AllocationId::of(&tenant, &format!("job:{key}").parse()?);
+        for controller in ["memory", "cpuset", "cpu", "pids"] {
+            let group = format!("/sys/fs/cgroup/{controller}/gpuhook/{id}");
+            for ordinal in 0..2 {
+                // Absent where the allocation had no limits, or fewer partitions.
+                let _ = std::fs::remove_dir(format!("{group}/{ordinal}"));
+            }
+            let _ = std::fs::remove_dir(group);
+        }
+    }
+    Ok(())
+}
+
 /// Files of a machine that has stopped: nothing but what it is made of.
 pub(super) fn files(site: &Site) -> Vec<String> {
     const KNOWN: [&str; 9] = [

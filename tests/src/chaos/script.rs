@@ -269,6 +269,7 @@ impl Script {
         violations.extend(found);
         machine.stop();
         violations.extend(judge::files(&site));
+        judge::clear_groups(&site)?;
         Ok((violations, tally))
     }
 
