@@ -27,6 +27,15 @@ pub enum FileError {
         /// Where it was.
         path: PathBuf,
     },
+    /// It is gone and its log is not: what the log holds was confirmed, and SQLite would play it onto
+    /// whatever file is made under this name.
+    #[error(
+        "{path} is gone but its log {path}-wal is there: restore the file, or move the log away too"
+    )]
+    Orphaned {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// It is there.
     #[error("{path} is there: a ledger is rebuilt only in the place of one that is gone")]
     Present {
@@ -39,11 +48,28 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
     },
-    /// Not a SQLite file, or damaged.
-    #[error(
-        "{path} is not a readable SQLite database: it is damaged or something else; it was left as it is"
-    )]
+    /// Not a SQLite file.
+    #[error("{path} is not a SQLite database; it was left as it is")]
     Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's reason.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// Its contents do not hold together.
+    #[error(
+        "{path} is damaged ({reason}): restore it from a copy, or move it and its log away and rebuild it; it was left as it is"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// It cannot be reached, read or written now: a full or read-only disk, a link to nowhere.
+    #[error("{path} cannot be used now")]
+    Unusable {
         /// The file.
         path: PathBuf,
         /// SQLite's reason.
@@ -90,13 +116,13 @@ pub(super) fn open(state_dir: &Path) -> Result<Connection, FileError> {
     std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
     folder.recursive(true).create(state_dir).map_err(io)?;
     let marker = state_dir.join(MARKER);
-    if !path.exists() {
-        if marker.exists() {
+    if !is_there(&path)? {
+        if is_there(&marker)? {
             return Err(FileError::Lost { path });
         }
         create(&path, |_| Ok(()))?;
     }
-    if !marker.exists() {
+    if !is_there(&marker)? {
         std::fs::write(
             &marker,
             "the ledger beside this file belongs to an enrolled host\n",
@@ -104,10 +130,34 @@ pub(super) fn open(state_dir: &Path) -> Result<Connection, FileError> {
         .map_err(io)?;
     }
     check(&path)?;
-    connect(&path).map_err(|source| match source.sqlite_error_code() {
+    connect(&path).map_err(|source| refusal(&path, source))
+}
+
+/// Whether anything has this name, a link to nowhere too. What cannot be told is an error: it is no
+/// reason to make a ledger.
+fn is_there(path: &Path) -> Result<bool, FileError> {
+    match path.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(FileError::Io {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// What SQLite's refusal says about the file.
+fn refusal(path: &Path, source: rusqlite::Error) -> FileError {
+    let path = path.to_owned();
+    match source.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FileError::Locked { path },
-        _ => FileError::Unreadable { path, source },
-    })
+        Some(ErrorCode::NotADatabase) => FileError::Unreadable { path, source },
+        Some(ErrorCode::DatabaseCorrupt) => FileError::Damaged {
+            path,
+            reason: source.to_string(),
+        },
+        _ => FileError::Unusable { path, source },
+    }
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
@@ -143,7 +193,7 @@ pub(super) fn build(
     fill: impl FnOnce(&mut Connection) -> rusqlite::Result<()>,
 ) -> Result<(), FileError> {
     let path = state_dir.join("ledger.db");
-    if path.symlink_metadata().is_ok() {
+    if is_there(&path)? {
         return Err(FileError::Present { path });
     }
     create(&path, fill)
@@ -157,33 +207,35 @@ fn create(
         path: path.to_owned(),
         source,
     };
-    let unreadable = |source| FileError::Unreadable {
-        path: path.to_owned(),
-        source,
-    };
+    let refused = |source| refusal(path, source);
+    if is_there(&path.with_extension("db-wal"))? {
+        return Err(FileError::Orphaned {
+            path: path.to_owned(),
+        });
+    }
     let building = path.with_extension("building");
     match std::fs::remove_file(&building) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
         _ => {}
     }
-    let mut connection = Connection::open(&building).map_err(unreadable)?;
+    let mut connection = Connection::open(&building).map_err(refused)?;
     connection
         .execute_batch(include_str!("schema.sql"))
-        .map_err(unreadable)?;
+        .map_err(refused)?;
     connection
         .execute(
             "INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox', ?1)",
             [first_sequence()],
         )
-        .map_err(unreadable)?;
+        .map_err(refused)?;
     connection
         .pragma_update(None, "application_id", APPLICATION_ID)
-        .map_err(unreadable)?;
+        .map_err(refused)?;
     connection
         .pragma_update(None, "user_version", SCHEMA_VERSION)
-        .map_err(unreadable)?;
-    fill(&mut connection).map_err(unreadable)?;
-    connection.close().map_err(|(_, error)| unreadable(error))?;
+        .map_err(refused)?;
+    fill(&mut connection).map_err(refused)?;
+    connection.close().map_err(|(_, error)| refused(error))?;
     std::fs::File::open(&building)
         .and_then(|file| file.sync_all())
         .map_err(io)?;
@@ -203,14 +255,10 @@ fn first_sequence() -> i64 {
 
 /// Looks without changing anything.
 pub(super) fn check(path: &Path) -> Result<(), FileError> {
-    let failed = |source: rusqlite::Error| match source.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FileError::Locked {
-            path: path.to_owned(),
-        },
-        _ => FileError::Unreadable {
-            path: path.to_owned(),
-            source,
-        },
+    let failed = |source| refusal(path, source);
+    let damaged = |reason| FileError::Damaged {
+        path: path.to_owned(),
+        reason,
     };
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
@@ -233,5 +281,17 @@ pub(super) fn check(path: &Path) -> Result<(), FileError> {
             found: version,
         });
     }
-    Ok(())
+    if version < 1 {
+        return Err(damaged(format!("schema version {version} never existed")));
+    }
+    // A page that went bad must not wait until an operation needs it. It costs a
+    // read of the file and about 0.6 ms of work per MiB; 20 000 operations are 11 MiB.
+    let verdict: String = connection
+        .pragma_query_value(None, "quick_check", |row| row.get(0))
+        .map_err(failed)?;
+    if verdict == "ok" {
+        Ok(())
+    } else {
+        Err(damaged(verdict))
+    }
 }

@@ -2,21 +2,41 @@
 
 use rusqlite::types::Type;
 use rusqlite::{Error, Row};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// Version of what is written today.
 const VERSION: u32 = 1;
 
-#[derive(serde::Serialize, serde::Deserialize)]
-struct Versioned<T> {
+#[derive(Serialize)]
+struct Written<'a, T> {
     v: u32,
+    record: &'a T,
+}
+
+/// Read before the rest, whose shape depends on it.
+#[derive(Deserialize)]
+struct Version {
+    v: u32,
+}
+
+#[derive(Deserialize)]
+struct Read<T> {
     record: T,
+}
+
+/// A later program wrote the row.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "stored record has version {found}, this program reads up to {VERSION}: use the newer program"
+)]
+struct NewerRecord {
+    found: u32,
 }
 
 /// The text of a JSON column.
 pub(super) fn write<T: Serialize>(record: &T) -> Result<String, Error> {
-    serde_json::to_string(&Versioned { v: VERSION, record })
+    serde_json::to_string(&Written { v: VERSION, record })
         .map_err(|error| Error::ToSqlConversionFailure(error.into()))
 }
 
@@ -30,12 +50,10 @@ fn parse<T: DeserializeOwned>(text: &str, column: usize) -> Result<T, Error> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
         Error::FromSqlConversionFailure(column, Type::Text, error)
     };
-    let versioned: Versioned<serde_json::Value> =
-        serde_json::from_str(text).map_err(|error| failed(error.into()))?;
-    if versioned.v > VERSION {
-        return Err(failed(
-            format!("row version {} is newer than {VERSION}", versioned.v).into(),
-        ));
+    let Version { v: found } = serde_json::from_str(text).map_err(|error| failed(error.into()))?;
+    if found > VERSION {
+        return Err(failed(NewerRecord { found }.into()));
     }
-    serde_json::from_value(versioned.record).map_err(|error| failed(error.into()))
+    let read: Read<T> = serde_json::from_str(text).map_err(|error| failed(error.into()))?;
+    Ok(read.record)
 }

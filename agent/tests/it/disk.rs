@@ -93,7 +93,9 @@ fn what_is_no_ledger_is_refused() {
             assert!(
                 matches!(
                     error,
-                    FileError::Unreadable { .. } | FileError::Foreign { .. } | FileError::Io { .. }
+                    FileError::Unreadable { .. }
+                        | FileError::Foreign { .. }
+                        | FileError::Unusable { .. }
                 ),
                 "{name}: {error:?}"
             );
@@ -142,6 +144,14 @@ impl SmallDisk {
         let mounted = mount.is_ok_and(|done| done.status.success());
         mounted.then(|| Self(path.to_owned()))
     }
+
+    fn remount(&self, option: &str) {
+        let mount = Command::new("mount")
+            .args(["-o", &format!("remount,{option}")])
+            .arg(&self.0)
+            .status();
+        assert!(mount.unwrap().success());
+    }
 }
 
 impl Drop for SmallDisk {
@@ -183,4 +193,42 @@ async fn a_full_disk_stops_effects_and_nothing_is_lost() {
     let gone = machine.end_of(&release).await;
     assert_eq!(gone.kind, EventKind::OperationSucceeded);
     assert_eq!(machine.partitions(), []);
+}
+
+/// A full disk makes no half ledger, and the sentence does not call it damaged.
+#[test]
+fn a_ledger_that_finds_no_room_is_made_once_there_is_some() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::at(home.path()) else {
+        println!("skipped: only root can mount the small file system that this test fills");
+        return;
+    };
+    let filler = home.path().join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
+    refused(home.path(), |error| {
+        matches!(error, FileError::Unusable { .. } | FileError::Io { .. })
+    });
+    assert!(!home.path().join("ledger.db").exists());
+    drop(file);
+    std::fs::remove_file(filler).unwrap();
+    drop(Ledger::open(home.path(), &host()).unwrap());
+    drop(disk);
+}
+
+/// A disk that went read-only is named as that: nobody is sent to restore or rebuild a good ledger.
+#[test]
+fn a_read_only_disk_is_refused_and_not_called_damage() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::at(home.path()) else {
+        println!("skipped: only root can mount the file system that this test makes read-only");
+        return;
+    };
+    drop(Ledger::open(home.path(), &host()).unwrap());
+    disk.remount("ro");
+    refused(home.path(), |error| {
+        matches!(error, FileError::Unusable { .. } | FileError::Io { .. })
+    });
+    disk.remount("rw");
+    drop(Ledger::open(home.path(), &host()).unwrap());
 }

@@ -9,6 +9,7 @@ mod booting;
 mod budget;
 mod configuring;
 mod crashing;
+mod damage;
 mod deciding;
 mod disk;
 mod ending;
