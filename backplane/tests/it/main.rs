@@ -27,6 +27,8 @@ mod reads;
 
 mod model;
 
+mod damage;
+
 mod disk;
 
 mod file;
