@@ -10,6 +10,10 @@ pub mod queue;
 
 pub mod store;
 
+mod lifecycle;
+
+mod document;
+
 pub mod sqlite;
 
 pub use clock::{Clock, SystemClock};

@@ -113,3 +113,22 @@ pub trait Receiver: Send + Sync {
     /// Makes a message visible again after a delay; the group stays in order.
     async fn nack(&self, receipt: &str, after: Duration) -> Result<Settled, ReceiveError>;
 }
+
+/// Refuses what SQS would refuse, or silently change (field F58).
+pub(crate) fn check(message: &Outgoing) -> Result<(), SendError> {
+    let is_label =
+        |text: &str| (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+    let is_text = |b: u8| matches!(b, b'\t' | b'\n' | b'\r' | b' '..=b'~');
+    let fault = if !is_label(&message.group) {
+        "the message group must be 1 to 128 printable ASCII characters"
+    } else if !is_label(&message.dedup) {
+        "the deduplication id must be 1 to 128 printable ASCII characters"
+    } else if message.body.is_empty() || message.body.len() > MAX_BODY {
+        "the body must have 1 to 262144 bytes"
+    } else if !message.body.bytes().all(is_text) {
+        "the body must be ASCII text"
+    } else {
+        return Ok(());
+    };
+    Err(SendError::Rejected(fault.to_owned()))
+}

@@ -5,8 +5,6 @@
 
 mod file;
 
-mod document;
-
 mod fault;
 
 mod writer;
@@ -162,7 +160,7 @@ impl SqliteBackplane {
 #[async_trait]
 impl Sender for SqliteBackplane {
     async fn send(&self, queue: &QueueName, message: Outgoing) -> Result<(), SendError> {
-        queue::check(&message)?;
+        crate::queue::check(&message)?;
         let (queue, now_ms) = (queue.to_string(), self.now_ms());
         Ok(self
             .write(move |scope| queue::send(scope, &queue, &message, now_ms))

@@ -306,11 +306,9 @@ pub enum Due {
 /// A callback to attempt; leased to the caller until `lease_ms` has passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueCallback {
-    /// Row id.
-    pub id: u64,
     /// The configured endpoint.
     pub endpoint: String,
-    /// `webhook-id`.
+    /// `webhook-id`; one endpoint is owed each id once, so that the two name the callback.
     pub webhook_id: String,
     /// The body.
     pub body: String,
@@ -370,7 +368,7 @@ pub trait Store: Send + Sync {
     /// Records what came of a callback attempt.
     async fn record_attempt(
         &self,
-        callback: u64,
+        callback: &DueCallback,
         attempt: Attempt,
         now_ms: i64,
     ) -> Result<(), StoreError>;

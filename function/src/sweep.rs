@@ -205,11 +205,7 @@ impl Sweep {
     async fn call_back(&self, callback: &DueCallback) {
         let attempt = self.callbacks.attempt(callback).await;
         let now_ms = self.clock.now_ms();
-        if let Err(error) = self
-            .store
-            .record_attempt(callback.id, attempt, now_ms)
-            .await
-        {
+        if let Err(error) = self.store.record_attempt(callback, attempt, now_ms).await {
             tracing::warn!(callback.id = %callback.webhook_id, error = chain(&error), "attempt not recorded; it will be made again under the same id");
         }
     }

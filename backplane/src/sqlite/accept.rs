@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use events::outcome::Failure;
-use events::{AllocationId, Code, DeliveryId, HostName, Operation, OperationState};
+use events::{AllocationId, DeliveryId, HostName, Operation};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Fault;
 use super::writer::Scope;
-use super::{allocation, document, row, settle};
+use super::{allocation, row, settle};
+use crate::document;
+use crate::lifecycle::{self, Allocation, TOMBSTONE_MS};
 use crate::store::{
     Acceptance, Accepted, Digest, Ending, IdempotencyKeys, KnownDelivery, NewOperation,
     OperationRecord, Route,
 };
-
-/// How long a release that overtook its allocate wins.
-const TOMBSTONE_MS: i64 = 24 * 3600 * 1000;
 
 /// The delivery behind either of the keys, unless both have been forgotten by `now_ms`.
 pub(super) fn known(
@@ -81,13 +79,7 @@ pub(super) fn accept(scope: &Scope<'_>, acceptance: Acceptance) -> Result<Accept
 fn capacity_moved(scope: &Scope<'_>, acceptance: &Acceptance) -> Result<bool, Fault> {
     let mut placed: BTreeMap<AllocationId, HostName> = BTreeMap::new();
     for new in &acceptance.operations {
-        let Route::Host {
-            host,
-            reservation,
-            host_version,
-            ..
-        } = &new.route
-        else {
+        let Route::Host { host, .. } = &new.route else {
             continue;
         };
         let (Operation::Allocate(_), Some(id)) =
@@ -95,15 +87,12 @@ fn capacity_moved(scope: &Scope<'_>, acceptance: &Acceptance) -> Result<bool, Fa
         else {
             continue;
         };
-        let held = match placed.get(&id) {
+        let holder = match placed.get(&id) {
             Some(host) => Some(host.clone()),
             None => allocation::holder(scope, id)?,
         };
-        let moved = match held {
-            Some(holder) => holder != *host,
-            None => reservation.is_some() && row::host_version(scope, host)? != Some(*host_version),
-        };
-        if moved {
+        let version = row::host_version(scope, host)?;
+        if lifecycle::route_is_stale(&new.route, holder.as_ref(), version) {
             return Ok(true);
         }
         placed.insert(id, host.clone());
@@ -148,34 +137,8 @@ fn operation(
 ) -> Result<OperationRecord, Fault> {
     let allocation = new.operation.allocation(&acceptance.tenant);
     let overtaken = tombstone(scope, new, allocation, acceptance.now_ms)?;
-    let (host, group, ending) = match (&new.route, &overtaken) {
-        (_, Some(ending)) | (Route::Settled(ending), None) => (None, String::new(), Some(ending)),
-        (Route::Host { host, group, .. }, None) => (Some(host.clone()), group.clone(), None),
-    };
-    let record = OperationRecord {
-        id: new.id,
-        delivery: acceptance.delivery,
-        tenant: acceptance.tenant.clone(),
-        source: acceptance.source.clone(),
-        operation: new.operation.clone(),
-        host,
-        revision: next_revision(scope, allocation, &group)?,
-        group,
-        state: ending.map_or(OperationState::Queued, |ending| ending.state),
-        sent: ending.is_some(),
-        accepted_at_ms: acceptance.now_ms,
-        changed_at_ms: acceptance.now_ms,
-        expires_at_s: new.expires_at_s,
-        outcome: ending.and_then(|ending| ending.outcome.clone()),
-        failure: ending.and_then(|ending| ending.failure.clone()),
-        callbacks: new.callbacks.clone(),
-        traceparent: new.traceparent.clone(),
-    };
-    if record.state.is_final() != ending.is_some() {
-        return Err(Fault::Contract(
-            "an operation settled at once needs a final state",
-        ));
-    }
+    let mut record = lifecycle::record(acceptance, new, overtaken.as_ref())?;
+    record.revision = next_revision(scope, allocation, &record.group)?;
     scope.execute(
         "INSERT INTO operations (id, delivery, tenant, host, sent, final, accepted_at_ms, expires_at_s, doc)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
@@ -228,12 +191,7 @@ fn tombstone(
         .query_row(sql, [&id], |_| Ok(()))
         .optional()?
         .is_some();
-    let text = "the key was released before it was allocated; use another key";
-    Ok(blocked.then(|| Ending {
-        state: OperationState::Refused,
-        outcome: None,
-        failure: Some(Failure::new(Code::ReleasedBeforeAllocate, text)),
-    }))
+    Ok(blocked.then(lifecycle::overtaken))
 }
 
 /// Per allocation, or per message group for what is about no allocation.
@@ -268,10 +226,12 @@ fn reserve(
     else {
         return Ok(());
     };
-    if allocation::holder(scope, id)?.is_some() {
+    let earlier = allocation::find(scope, id)?;
+    if earlier.as_ref().is_some_and(Allocation::is_held) {
         return Ok(());
     }
-    allocation::begin(scope, record, host, reservation.as_ref())?;
+    let begun = Allocation::begin(record, host, reservation.as_ref(), earlier.as_ref())?;
+    allocation::insert(scope, &begun)?;
     let Some(reservation) = reservation else {
         return Ok(());
     };

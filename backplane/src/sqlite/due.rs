@@ -4,12 +4,11 @@
 use rusqlite::{Connection, params};
 
 use super::fault::Fault;
+use super::row;
 use super::writer::Scope;
-use super::{document, row};
+use crate::document;
+use crate::lifecycle::{self, SENDING_MS};
 use crate::store::{Attempt, Due, DueCallback, OVERDUE_S, OperationRecord};
-
-/// The door sends right after accepting; before this much has passed it is still at it.
-const SENDING_MS: i64 = 5000;
 
 /// Whether anything is due, without a write: an idle sweep costs no sync.
 pub(super) fn is_anything_due(connection: &Connection, now_ms: i64) -> Result<bool, Fault> {
@@ -38,11 +37,7 @@ pub(super) fn claim(
             "UPDATE operations SET lease_until_ms = ?2 WHERE id = ?1",
             params![record.id.to_string(), until_ms],
         )?;
-        let overdue = record
-            .expires_at_s
-            .saturating_add(OVERDUE_S)
-            .saturating_mul(1000)
-            <= now_ms;
+        let overdue = lifecycle::is_overdue(&record, now_ms);
         due.push(if overdue {
             Due::Overdue(Box::new(record))
         } else {
@@ -56,16 +51,15 @@ fn callbacks(scope: &Scope<'_>, now_ms: i64, until_ms: i64, max: usize) -> Resul
     let mut statement = scope.prepare(
         "UPDATE callbacks SET lease_until_ms = ?2 WHERE id IN (
              SELECT id FROM callbacks WHERE state = 'pending' AND due_at_ms <= ?1 AND lease_until_ms <= ?1 ORDER BY due_at_ms, id LIMIT ?3)
-         RETURNING id, endpoint, webhook_id, body, attempts",
+         RETURNING endpoint, webhook_id, body, attempts",
     )?;
     let max = i64::try_from(max).unwrap_or(i64::MAX);
     let rows = statement.query_map(params![now_ms, until_ms, max], |row| {
         Ok(Due::Callback(DueCallback {
-            id: row.get(0)?,
-            endpoint: row.get(1)?,
-            webhook_id: row.get(2)?,
-            body: row.get(3)?,
-            attempts: row.get(4)?,
+            endpoint: row.get(0)?,
+            webhook_id: row.get(1)?,
+            body: row.get(2)?,
+            attempts: row.get(3)?,
         }))
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
@@ -95,7 +89,7 @@ fn open_operations(
 /// Records what came of a callback.
 pub(super) fn record(
     scope: &Scope<'_>,
-    callback: u64,
+    callback: &DueCallback,
     attempt: &Attempt,
     now_ms: i64,
 ) -> Result<(), Fault> {
@@ -105,9 +99,9 @@ pub(super) fn record(
         Attempt::Parked(reason) => ("parked", now_ms, Some(reason)),
     };
     scope.execute(
-        "UPDATE callbacks SET state = ?2, due_at_ms = ?3, reason = ?4, attempts = attempts + 1, lease_until_ms = 0, changed_at_ms = ?5
-         WHERE id = ?1 AND state = 'pending'",
-        params![callback, state, due_at_ms, reason, now_ms],
+        "UPDATE callbacks SET state = ?3, due_at_ms = ?4, reason = ?5, attempts = attempts + 1, lease_until_ms = 0, changed_at_ms = ?6
+         WHERE endpoint = ?1 AND webhook_id = ?2 AND state = 'pending'",
+        params![callback.endpoint, callback.webhook_id, state, due_at_ms, reason, now_ms],
     )?;
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! What goes wrong inside the file, before it is told to the traits' callers in their words.
 
+use crate::document::DocumentError;
+use crate::lifecycle::Contract;
 use crate::queue::{ReceiveError, SendError};
 use crate::store::StoreError;
 
@@ -18,20 +20,15 @@ pub(super) enum Fault {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A document was written by a later program.
-    #[error("stored document has version {found}, this program reads up to {known}")]
-    NewerDocument {
-        /// Its version.
-        found: u32,
-        /// The highest that this program knows.
-        known: u32,
-    },
+    /// A stored document is not what it should be.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
     /// The transaction around the request did not commit; it may or may not be durable.
     #[error("transaction was not confirmed: {0}")]
     Unconfirmed(String),
     /// The caller broke the contract of the method.
-    #[error("{0}")]
-    Contract(&'static str),
+    #[error(transparent)]
+    Contract(#[from] Contract),
     /// The writer thread or a reading task is gone.
     #[error("backplane has stopped")]
     Stopped,

@@ -4,7 +4,8 @@ use events::{HostName, OperationState};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::fault::Fault;
-use super::{document, row};
+use super::row;
+use crate::document;
 use crate::store::{HeldAllocation, HostHoldings};
 
 /// Everything that `host` holds; `None` if it is not enrolled.

@@ -6,8 +6,7 @@ use uuid::Uuid;
 use super::fault::Fault;
 use super::writer::Scope;
 use crate::queue::{
-    DEDUPLICATION_WINDOW, DEFAULT_VISIBILITY, MAX_BODY, MAX_RECEIVES, Message, Outgoing, SendError,
-    Settled,
+    DEDUPLICATION_WINDOW, DEFAULT_VISIBILITY, MAX_RECEIVES, Message, Outgoing, Settled,
 };
 
 /// A message that was delivered too often, kept for operators.
@@ -41,25 +40,6 @@ const HEADS: &str = "
         SELECT m.* FROM groups JOIN messages m
         ON m.seq = (SELECT min(seq) FROM messages WHERE queue = ?1 AND grp = groups.grp)
     )";
-
-/// Refuses what SQS would refuse, or silently change (field F58).
-pub(super) fn check(message: &Outgoing) -> Result<(), SendError> {
-    let is_label =
-        |text: &str| (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
-    let is_text = |b: u8| matches!(b, b'\t' | b'\n' | b'\r' | b' '..=b'~');
-    let fault = if !is_label(&message.group) {
-        "the message group must be 1 to 128 printable ASCII characters"
-    } else if !is_label(&message.dedup) {
-        "the deduplication id must be 1 to 128 printable ASCII characters"
-    } else if message.body.is_empty() || message.body.len() > MAX_BODY {
-        "the body must have 1 to 262144 bytes"
-    } else if !message.body.bytes().all(is_text) {
-        "the body must be ASCII text"
-    } else {
-        return Ok(());
-    };
-    Err(SendError::Rejected(fault.to_owned()))
-}
 
 /// Queues a message unless its deduplication id is remembered. The window starts at the first send
 /// and is not extended by duplicates.

@@ -7,11 +7,12 @@ use events::{AllocationId, DeliveryId, HostName, OperationId, TenantName};
 use rusqlite::{Connection, Row, params};
 
 use super::fault::Fault;
-use super::{SqliteBackplane, accept, allocation, document, due, holdings, overdue, row, settle};
+use super::{SqliteBackplane, accept, allocation, due, holdings, overdue, row, settle};
+use crate::document;
 use crate::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, HostHoldings, HostRecord, HostView,
-    IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Reads, Settlement,
-    Store, StoreError,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostHoldings, HostRecord,
+    HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Reads,
+    Settlement, Store, StoreError,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -67,8 +68,14 @@ impl Store for SqliteBackplane {
             .map_err(|fault| fault.store("expire an operation"))
     }
 
-    async fn record_attempt(&self, callback: u64, attempt: Attempt, now_ms: i64) -> Result<()> {
-        self.write(move |scope| due::record(scope, callback, &attempt, now_ms))
+    async fn record_attempt(
+        &self,
+        callback: &DueCallback,
+        attempt: Attempt,
+        now_ms: i64,
+    ) -> Result<()> {
+        let callback = callback.clone();
+        self.write(move |scope| due::record(scope, &callback, &attempt, now_ms))
             .await
             .map_err(|fault| fault.store("record an attempt"))
     }
@@ -227,7 +234,7 @@ impl SqliteBackplane {
             let items = rows
                 .iter()
                 .map(|(_, text)| document::read("row", text))
-                .collect::<std::result::Result<_, Fault>>()?;
+                .collect::<std::result::Result<_, document::DocumentError>>()?;
             Ok(Page { items, next })
         });
         read.await.map_err(|fault| fault.store(context))
@@ -270,8 +277,8 @@ fn view(
         connection.prepare("SELECT doc FROM reservations WHERE host = ?1 ORDER BY operation")?;
     let texts = statement.query_map([&host], |row| row.get::<_, String>(0))?;
     let reserved = texts
-        .map(|text| document::read::<Reservation>("reservation", &text?))
-        .collect::<std::result::Result<_, _>>()?;
+        .map(|text| Ok(document::read::<Reservation>("reservation", &text?)?))
+        .collect::<std::result::Result<_, Fault>>()?;
     let inventory = inventory
         .map(|text| document::read("inventory", &text))
         .transpose()?;

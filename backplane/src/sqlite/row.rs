@@ -3,8 +3,8 @@
 use events::{HostName, OperationId};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::document;
 use super::fault::Fault;
+use crate::document;
 use crate::store::OperationRecord;
 
 /// Parses a column whose text has a rule of its own.
@@ -26,8 +26,9 @@ pub(super) fn operation(
     let text: Option<String> = connection
         .query_row(sql, [id.to_string()], |row| row.get(0))
         .optional()?;
-    text.map(|text| document::read("operation", &text))
-        .transpose()
+    Ok(text
+        .map(|text| document::read("operation", &text))
+        .transpose()?)
 }
 
 /// Operations by a query whose only column is the document.
@@ -39,7 +40,7 @@ pub(super) fn operations(
     let mut statement = connection.prepare(sql)?;
     let texts = statement.query_map(parameters, |row| row.get::<_, String>(0))?;
     texts
-        .map(|text| document::read("operation", &text?))
+        .map(|text| Ok(document::read("operation", &text?)?))
         .collect()
 }
 

@@ -1,16 +1,17 @@
 //! Settling an event: status forward only, inventory by sequence, reservation, allocation and the
 //! callbacks it is owed, in one transaction.
 
-use events::outcome::Outcome;
 use events::result::{EventKind, HostEvent, ResultEvent};
 use events::{HostInventory, HostName, OperationState};
 use rusqlite::{OptionalExtension, params};
 
-use super::allocation::{self, Observation};
+use super::allocation;
 use super::fault::Fault;
+use super::row;
 use super::writer::Scope;
-use super::{document, row};
-use crate::store::{AllocationState, NewCallback, Settlement};
+use crate::document;
+use crate::lifecycle::{self, Observation};
+use crate::store::{NewCallback, OperationRecord, Settlement};
 
 /// Applies an event of a host whose signature was verified. Its inventory is taken whenever it is
 /// newer than the one known, even with an event that moves nothing else: it is the host's own word.
@@ -78,14 +79,7 @@ fn observe(
     let known: Option<HostInventory> = known
         .map(|text| document::read("inventory", &text))
         .transpose()?;
-    // The same inventory at a later time moves no capacity: what was placed on it stays placed.
-    let taken_at_ms = inventory.taken_at_ms;
-    let changed = known.is_none_or(|known| {
-        HostInventory {
-            taken_at_ms,
-            ..known
-        } != *inventory
-    });
+    let changed = lifecycle::changes_capacity(known, inventory);
     scope.execute(
         "UPDATE hosts SET inventory = ?2, sequence = ?3, version = version + ?4 WHERE host = ?1",
         params![host, document::write(inventory)?, seen.sequence, changed],
@@ -102,27 +96,38 @@ fn settle_operation(
     let Some(id) = event.data.op_id else {
         return Ok(Settlement::Unknown);
     };
-    let ours = row::operation(scope, id)?.filter(|record| {
-        record.host.as_ref() == Some(seen.host) && event.tenant.as_ref() == Some(&record.tenant)
-    });
+    let ours =
+        row::operation(scope, id)?.filter(|record| lifecycle::is_for(record, event, seen.host));
     let Some(mut record) = ours else {
         return Ok(Settlement::Unknown);
     };
-    if !record.state.may_become(next) {
+    if !lifecycle::advance(&mut record, event, next, seen) {
         return Ok(Settlement::Stale);
     }
-    record.state = next;
-    record.changed_at_ms = seen.now_ms;
-    // It has arrived: nothing is to be sent again.
-    record.sent = true;
     if next.is_final() {
-        record.outcome.clone_from(&event.data.outcome);
-        record.failure.clone_from(&event.data.failure);
         unreserve(scope, seen.host, &id.to_string())?;
-        allocation::conclude(scope, &record, seen)?;
+        conclude(scope, &record, seen)?;
     }
     row::update_operation(scope, &record)?;
     Ok(Settlement::Applied(Some(Box::new(record))))
+}
+
+/// What an operation's end means for its allocation.
+pub(super) fn conclude(
+    scope: &Scope<'_>,
+    operation: &OperationRecord,
+    seen: &Observation<'_>,
+) -> Result<(), Fault> {
+    let Some(id) = operation.operation.allocation(&operation.tenant) else {
+        return Ok(());
+    };
+    let Some(mut found) = allocation::find(scope, id)? else {
+        return Ok(());
+    };
+    if found.conclude(operation, seen) {
+        allocation::update(scope, &found)?;
+    }
+    Ok(())
 }
 
 /// Takes back what was promised to an operation, if anything was.
@@ -142,27 +147,17 @@ fn settle_allocation(
     let Some(id) = event.data.allocation else {
         return Ok(Settlement::Unknown);
     };
-    let ours = allocation::find(scope, id)?.filter(|row| {
-        row.record.host == *seen.host && event.tenant.as_ref() == Some(&row.record.tenant)
+    let ours = allocation::find(scope, id)?.filter(|found| {
+        found.record.host == *seen.host && event.tenant.as_ref() == Some(&found.record.tenant)
     });
-    let Some(row) = ours else {
+    let Some(mut found) = ours else {
         return Ok(Settlement::Unknown);
     };
-    // What a key's earlier life left ends late (a removal that had failed, say) while another allocate of
-    // the key is on its way: that one's allocation does not end with it.
-    let is_of_earlier_life = row.record.state == AllocationState::Pending
-        && event.data.op_id.is_some_and(|id| !row.is_pending_by(id));
-    if is_of_earlier_life {
+    if !found.observe(event, seen) {
         return Ok(Settlement::Stale);
     }
-    match (event.kind, &event.data.outcome) {
-        (EventKind::AllocationChanged, Some(Outcome::Allocated(allocated))) => {
-            allocation::change(scope, row, allocated, seen).map(moved)
-        }
-        // A change that does not say to what.
-        (EventKind::AllocationChanged, _) => Ok(Settlement::Stale),
-        _ => allocation::end(scope, row, seen).map(moved),
-    }
+    allocation::update(scope, &found)?;
+    Ok(Settlement::Applied(None))
 }
 
 /// Queues callbacks; one that is there already stays as it is.

@@ -239,7 +239,7 @@ mod tests {
                     let run = writer.run(move |scope| {
                         scope.execute("INSERT INTO numbers VALUES (?1)", [number])?;
                         if number == 7 {
-                            return Err(Fault::Contract("seven"));
+                            return Err(crate::lifecycle::Contract("seven").into());
                         }
                         Ok(number)
                     });

@@ -289,7 +289,7 @@ async fn an_operation_may_be_settled_at_once(backplane: Backplane) {
     };
     backplane
         .store
-        .record_attempt(owed.id, Attempt::Delivered, backplane.now_ms())
+        .record_attempt(owed, Attempt::Delivered, backplane.now_ms())
         .await
         .unwrap();
     assert_eq!(

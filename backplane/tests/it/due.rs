@@ -94,7 +94,7 @@ async fn a_callback_is_due_until_it_is_delivered_or_parked(backplane: Backplane)
         assert_eq!(backplane.due(10).await, [], "leased");
         let later = backplane.now_ms() + 5000;
         backplane
-            .attempt(first.id, Attempt::RetryAt(later, "503".to_owned()))
+            .attempt(&first, Attempt::RetryAt(later, "503".to_owned()))
             .await;
         backplane.clock.advance(Duration::from_millis(4999));
         assert_eq!(backplane.due(10).await, []);
@@ -110,7 +110,7 @@ async fn a_callback_is_due_until_it_is_delivered_or_parked(backplane: Backplane)
         // Whoever had it died with it.
         backplane.clock.advance(LEASE);
         let third = only_callback(&backplane).await;
-        backplane.attempt(third.id, end).await;
+        backplane.attempt(&third, end).await;
         backplane.clock.advance(Duration::from_secs(30 * 24 * 3600));
         assert_eq!(backplane.due(10).await, []);
     }
@@ -120,9 +120,9 @@ async fn a_late_answer_never_undoes_a_delivery(backplane: Backplane) {
     backplane.enrol("t4").await;
     owe(&backplane, 1).await;
     let callback = only_callback(&backplane).await;
-    backplane.attempt(callback.id, Attempt::Delivered).await;
+    backplane.attempt(&callback, Attempt::Delivered).await;
     let retry = Attempt::RetryAt(backplane.now_ms(), "timeout".to_owned());
-    backplane.attempt(callback.id, retry).await;
+    backplane.attempt(&callback, retry).await;
     backplane.clock.advance(LEASE);
     assert_eq!(backplane.due(10).await, []);
 }

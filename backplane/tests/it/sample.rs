@@ -1,8 +1,8 @@
 //! What travels through the backplane, as tests want it.
 
 use backplane::store::{
-    Acceptance, Accepted, Attempt, Due, HostRecord, IdempotencyKeys, NewCallback, NewOperation,
-    OperationRecord, Route, Settlement,
+    Acceptance, Accepted, Attempt, Due, DueCallback, HostRecord, IdempotencyKeys, NewCallback,
+    NewOperation, OperationRecord, Route, Settlement,
 };
 use backplane::{Clock, Outgoing, QueueName};
 use events::inventory::{Backend, GpuInventory, HostInventory, Reservation};
@@ -279,7 +279,7 @@ impl Backplane {
         due.unwrap()
     }
 
-    pub(crate) async fn attempt(&self, callback: u64, attempt: Attempt) {
+    pub(crate) async fn attempt(&self, callback: &DueCallback, attempt: Attempt) {
         let recorded = self.store.record_attempt(callback, attempt, self.now_ms());
         recorded.await.unwrap();
     }

@@ -371,7 +371,6 @@ pub(crate) fn callbacks(receiver: &Receiver, limits: Limits) -> (Callbacks, Veri
 /// A first attempt for endpoint `demo`.
 pub(crate) fn due() -> DueCallback {
     DueCallback {
-        id: 1,
         endpoint: "demo".to_owned(),
         webhook_id: "msg_a_1".to_owned(),
         body: r#"{"body":"body-secret","name":"Grüße 猫","f":1.0,"e":1e3,"n":{"a":{"b":[]}}}"#

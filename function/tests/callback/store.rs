@@ -52,10 +52,8 @@ impl FakeStore {
     /// Queues a callback that is due at once.
     pub(crate) fn push(&self, endpoint: &str, webhook_id: &str, body: &str, now_ms: i64) {
         let mut rows = self.rows();
-        let id = u64::try_from(rows.callbacks.len()).unwrap();
         rows.callbacks.push(Row {
             due: DueCallback {
-                id,
                 endpoint: endpoint.to_owned(),
                 webhook_id: webhook_id.to_owned(),
                 body: body.to_owned(),
@@ -147,12 +145,18 @@ impl Store for FakeStore {
 
     async fn record_attempt(
         &self,
-        callback: u64,
+        callback: &DueCallback,
         attempt: Attempt,
         _: i64,
     ) -> Result<(), StoreError> {
         let mut rows = self.up()?;
-        let row = &mut rows.callbacks[usize::try_from(callback).unwrap()];
+        let row = rows
+            .callbacks
+            .iter_mut()
+            .find(|row| {
+                row.due.endpoint == callback.endpoint && row.due.webhook_id == callback.webhook_id
+            })
+            .unwrap();
         row.due.attempts += 1;
         match attempt {
             Attempt::RetryAt(at_ms, _) => row.due_at_ms = at_ms,

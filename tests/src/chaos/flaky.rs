@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use backplane::queue::Settled;
 use backplane::sqlite::SqliteBackplane;
 use backplane::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, HostHoldings, HostRecord, HostView,
-    IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostHoldings, HostRecord,
+    HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
 };
 use backplane::{
     Message, Outgoing, QueueName, Reads, ReceiveError, Receiver, SendError, Sender, Store,
@@ -203,7 +203,7 @@ impl Store for Flaky {
 
     async fn record_attempt(
         &self,
-        callback: u64,
+        callback: &DueCallback,
         attempt: Attempt,
         now_ms: i64,
     ) -> Result<(), StoreError> {

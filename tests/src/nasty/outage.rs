@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use backplane::sqlite::SqliteBackplane;
 use backplane::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, HostHoldings, HostRecord, HostView,
-    IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostHoldings, HostRecord,
+    HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
 };
 use backplane::{Outgoing, QueueName, Reads, SendError, Sender, Store, StoreError};
 use events::result::HostEvent;
@@ -142,7 +142,7 @@ impl Store for Breakable {
 
     async fn record_attempt(
         &self,
-        callback: u64,
+        callback: &DueCallback,
         attempt: Attempt,
         now_ms: i64,
     ) -> Result<(), StoreError> {
