@@ -16,6 +16,9 @@ mod document;
 
 pub mod sqlite;
 
+#[cfg(feature = "sqs")]
+pub mod aws;
+
 pub use clock::{Clock, SystemClock};
 pub use queue::{Message, Outgoing, QueueName, ReceiveError, Receiver, SendError, Sender};
 pub use store::{Reads, Store, StoreError};

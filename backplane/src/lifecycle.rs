@@ -10,6 +10,8 @@ mod evidence;
 use events::HostName;
 
 pub(crate) use allocation::Allocation;
+#[cfg(feature = "aws")]
+pub(crate) use evidence::overdue_from_ms;
 pub(crate) use evidence::{changes_capacity, expire, is_overdue};
 pub(crate) use operation::{advance, is_for, overtaken, record, route_is_stale};
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use backplane::sqlite::SqliteBackplane;
 use backplane::{Clock, QueueName, Reads, Receiver, Sender, Store};
-use tempfile::TempDir;
 
 /// Longer than anything here takes on a slow machine; passing it means that nothing will come.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -40,7 +39,17 @@ impl Clock for ManualClock {
 }
 
 /// Makes receivers of a backplane's queues.
-type Receivers = Box<dyn Fn(&QueueName) -> Arc<dyn Receiver>>;
+pub(crate) type Receivers = Box<dyn Fn(&QueueName) -> Arc<dyn Receiver>>;
+
+/// What differs between implementations, beside whose clock is whose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueTime {
+    /// The queue goes by the test's clock, and says whenever a receipt had run out.
+    OfTheTest,
+    /// The queue goes by a clock of its own, which nobody can move; SQS's stand-ins accept receipts that
+    /// have run out, without effect once the message was delivered again (docs/emulators.md).
+    ItsOwn,
+}
 
 /// One fresh backplane of some implementation.
 pub(crate) struct Backplane {
@@ -49,7 +58,9 @@ pub(crate) struct Backplane {
     pub(crate) sender: Arc<dyn Sender>,
     pub(crate) receiver: Receivers,
     pub(crate) clock: Arc<ManualClock>,
-    _folder: TempDir,
+    pub(crate) queue_time: QueueTime,
+    /// What has to live as long as the backplane.
+    pub(crate) _kept: Box<dyn std::any::Any>,
 }
 
 /// The embedded one.
@@ -64,7 +75,8 @@ pub(crate) fn sqlite() -> Backplane {
         sender: shared,
         receiver: Box::new(move |queue| Arc::new(backplane.receiver(queue))),
         clock,
-        _folder: folder,
+        queue_time: QueueTime::OfTheTest,
+        _kept: Box::new(folder),
     }
 }
 
@@ -80,6 +92,16 @@ macro_rules! conforms {
                 #[tokio::test]
                 async fn $case() {
                     super::$case(crate::implementation::sqlite()).await;
+                }
+            )*
+        }
+
+        #[cfg(feature = "aws")]
+        mod aws {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    super::$case(crate::aws::backplane().await).await;
                 }
             )*
         }

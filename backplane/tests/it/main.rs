@@ -1,5 +1,6 @@
-//! The backplane through its traits. Queue, accept, settle, due and reads are one conformance suite:
-//! a second implementation is one more line in `implementation.rs`. The rest is about the file.
+//! The backplane through its traits. Queue, accept, settle, due and reads are one conformance suite that
+//! each implementation passes; with feature `aws` also SQS and DynamoDB, as `aws.rs` has them stood in
+//! for. The rest is about the file.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,6 +11,9 @@
 mod implementation;
 
 mod sample;
+
+#[cfg(feature = "aws")]
+mod aws;
 
 mod queue;
 
