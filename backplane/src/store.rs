@@ -303,6 +303,31 @@ pub enum Due {
     Callback(DueCallback),
 }
 
+/// Which due rows to claim: what one function cannot do must not be leased away from another that can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DueKinds {
+    /// Whatever is due.
+    All,
+    /// Operations, unsent and overdue.
+    Operations,
+    /// Callbacks.
+    Callbacks,
+}
+
+impl DueKinds {
+    /// Whether operations are among them.
+    #[must_use]
+    pub fn operations(self) -> bool {
+        self != Self::Callbacks
+    }
+
+    /// Whether callbacks are among them.
+    #[must_use]
+    pub fn callbacks(self) -> bool {
+        self != Self::Operations
+    }
+}
+
 /// A callback to attempt; leased to the caller until `lease_ms` has passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueCallback {
@@ -350,9 +375,10 @@ pub trait Store: Send + Sync {
         callbacks: Vec<NewCallback>,
         now_ms: i64,
     ) -> Result<Settlement, StoreError>;
-    /// Leases up to `max` due rows until `now_ms + lease_ms`.
+    /// Leases up to `max` due rows of these kinds until `now_ms + lease_ms`.
     async fn claim_due(
         &self,
+        kinds: DueKinds,
         now_ms: i64,
         lease_ms: i64,
         max: usize,

@@ -50,6 +50,17 @@ impl Data {
         self.path("gpuhook.toml")
     }
 
+    /// The backplane's file of a configuration of this machine.
+    pub(crate) fn store_path<'a>(&self, config: &'a function::Config) -> Result<&'a Path> {
+        let path = config.store_path.as_deref();
+        path.with_context(|| {
+            format!(
+                "{} has no [store]: nothing is kept on this machine",
+                self.config().display()
+            )
+        })
+    }
+
     /// Reads a one-line secret.
     pub(crate) fn secret(&self, relative: &str) -> Result<zeroize::Zeroizing<String>> {
         let path = self.path(relative);

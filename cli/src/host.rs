@@ -47,8 +47,9 @@ pub(crate) fn run(command: HostCommand) -> Result<()> {
         .build()
         .context("start the async runtime")?;
     let (text, holdings) = runtime.block_on(async {
-        let store = SqliteBackplane::open(&config.store_path, clock)?;
-        let written = function::holdings::write(&store, &config.signing_key, &host, now_s).await;
+        let store = SqliteBackplane::open(data.store_path(&config)?, clock)?;
+        let key = config.signing_key.as_ref().context("no signing key")?;
+        let written = function::holdings::write(&store, key, &host, now_s).await;
         written.context("write down what the host holds")
     })?;
     std::fs::File::create_new(&out)

@@ -8,19 +8,21 @@ use backplane::{Clock, Reads, Sender, Store, StoreError};
 
 use crate::changes::Changes;
 use crate::config::{Caller, Config, Scheme, Source};
+use crate::dispatch::Dispatcher;
 use crate::signature::WebhookSecret;
 use crate::signature::api_key::Comparison;
 
 /// The front door's state.
 pub struct App {
-    /// What was configured; `callbacks` is empty if the process took them for its sweep.
+    /// What was configured. `callbacks` is empty if the process took them for its sweep; the signing key is
+    /// the dispatcher's.
     pub config: Config,
     /// Accepts.
     pub store: Arc<dyn Store>,
     /// Reads.
     pub reads: Arc<dyn Reads>,
     /// Sends commands.
-    pub sender: Arc<dyn Sender>,
+    pub dispatcher: Arc<Dispatcher>,
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
     /// Wakes whoever waits for a final state; the results worker pokes it.
@@ -36,6 +38,9 @@ pub enum AppError {
     /// The system has no randomness.
     #[error("no randomness from the system")]
     Randomness,
+    /// Nothing could be sent.
+    #[error("configuration was loaded without its signing key")]
+    NoSigningKey,
     /// A configured host could not be enrolled.
     #[error("configured hosts cannot be enrolled")]
     Enrol(#[source] StoreError),
@@ -55,18 +60,24 @@ impl App {
     /// Builds the state.
     ///
     /// # Errors
-    /// [`AppError::Randomness`].
+    /// [`AppError::Randomness`], [`AppError::NoSigningKey`].
     pub fn new(
-        config: Config,
+        mut config: Config,
         backplane: Backplane,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, AppError> {
         let random = |_| AppError::Randomness;
+        let signing_key = config.signing_key.take().ok_or(AppError::NoSigningKey)?;
+        let dispatcher = Dispatcher {
+            signing_key,
+            sender: backplane.sender,
+            store: Arc::clone(&backplane.store),
+        };
         Ok(Self {
             config,
             store: backplane.store,
             reads: backplane.reads,
-            sender: backplane.sender,
+            dispatcher: Arc::new(dispatcher),
             clock,
             changes: Changes::new(),
             comparison: Comparison::new().map_err(random)?,

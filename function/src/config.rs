@@ -14,6 +14,8 @@ mod source;
 
 mod callback;
 
+mod files;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,6 +31,7 @@ use crate::policy::Policy;
 use document::{At, Document, Section};
 
 pub use fault::{ConfigError, Fault};
+pub use files::{Bundle, Disk, Files};
 pub use reference::Environment;
 pub use source::{Caller, Scheme, Source, Token};
 
@@ -44,10 +47,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Bytes of the largest body.
     pub max_body_bytes: usize,
-    /// Signs commands.
-    pub signing_key: SecretKey,
-    /// The backplane's file.
-    pub store_path: PathBuf,
+    /// Signs commands; `None` if it was not wanted.
+    pub signing_key: Option<SecretKey>,
+    /// The backplane's file, where that is one.
+    pub store_path: Option<PathBuf>,
     /// Who may do what.
     pub policy: Policy,
     /// Who may post.
@@ -74,21 +77,32 @@ impl Config {
     /// # Errors
     /// Every fault.
     pub fn load_with(file: &Path, environment: Environment<'_>) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|error| {
-            let message = format!("cannot be read: {error}");
-            ConfigError {
-                faults: vec![Fault {
-                    file: file.to_owned(),
-                    line: None,
-                    message,
-                }],
-            }
+        Self::load_parts(file, &Disk, Wanted::ALL, environment)
+    }
+
+    /// Loads the parts of a configuration that a function wants, from wherever its files are.
+    ///
+    /// # Errors
+    /// Every fault of what is wanted.
+    pub fn load_parts(
+        file: &Path,
+        files: &dyn Files,
+        wanted: Wanted,
+        environment: Environment<'_>,
+    ) -> Result<Self, ConfigError> {
+        let text = files.text(file).map_err(|message| ConfigError {
+            faults: vec![Fault {
+                file: file.to_owned(),
+                line: None,
+                message,
+            }],
         })?;
-        let document = Document::new(file, &text);
+        let document = Document::new(file, &text, files);
         let table = document::parse(&document, &text);
         let config = read(
             &document,
             Section::top(&document, table.get_ref()),
+            wanted,
             environment,
         );
         let faults = document.into_faults();
@@ -99,27 +113,67 @@ impl Config {
     }
 }
 
-fn read(document: &Document<'_>, top: Section<'_>, environment: Environment<'_>) -> Option<Config> {
+/// Parts of a configuration that have secrets. What is not wanted is neither read nor judged, so that
+/// each function is given its own secrets only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// The key that signs commands.
+    pub signing: bool,
+    /// Who may post and read.
+    pub sources: bool,
+    /// Where results go.
+    pub callbacks: bool,
+}
+
+impl Wanted {
+    /// Everything: one process does it all.
+    pub const ALL: Self = Self {
+        signing: true,
+        sources: true,
+        callbacks: true,
+    };
+    /// What the front door needs.
+    pub const DOOR: Self = Self {
+        callbacks: false,
+        ..Self::ALL
+    };
+    /// What delivers callbacks.
+    pub const DELIVERY: Self = Self {
+        signing: false,
+        sources: false,
+        callbacks: true,
+    };
+    /// What sends commands again.
+    pub const SWEEP: Self = Self {
+        signing: true,
+        sources: false,
+        callbacks: false,
+    };
+}
+
+fn read(
+    document: &Document<'_>,
+    top: Section<'_>,
+    wanted: Wanted,
+    environment: Environment<'_>,
+) -> Option<Config> {
     let server = top.table("server").map(|section| server(document, section));
-    let signing_key = top
-        .require("signing", top.table("signing"))
-        .and_then(|section| {
-            let file = section.require("key_file", section.string("key_file"));
-            section.finish();
-            file.and_then(|file| callback::secret_key(document, &file))
-        });
-    let store_path = top
-        .require("store", top.table("store"))
-        .and_then(|section| {
-            let path = section.require("path", section.string("path"));
-            section.finish();
-            path.map(|path| document.resolve(path.value))
-        });
+    let signing = top.require("signing", top.table("signing"));
+    let signing_key = signing.filter(|_| wanted.signing).and_then(|section| {
+        let file = section.require("key_file", section.string("key_file"));
+        section.finish();
+        file.and_then(|file| callback::secret_key(document, &file))
+    });
+    let store_path = top.table("store").and_then(|section| {
+        let path = section.require("path", section.string("path"));
+        section.finish();
+        path.map(|path| document.resolve(path.value))
+    });
     let policy = match top.table("policy") {
         None => Some(Policy::shipped()),
         Some(section) => policy(document, section),
     };
-    let (callbacks, names) = callbacks(document, &top, environment);
+    let (callbacks, names) = callbacks(document, &top, wanted, environment);
     let hosts = top.tables("host");
     let hosts = hosts
         .into_iter()
@@ -130,6 +184,7 @@ fn read(document: &Document<'_>, top: Section<'_>, environment: Environment<'_>)
     let sources = top.tables("source");
     let sources = sources
         .into_iter()
+        .filter(|_| wanted.sources)
         .filter_map(|section| source::source(document, section, environment));
     let sources: Vec<_> = sources.collect();
     for source in &sources {
@@ -141,6 +196,7 @@ fn read(document: &Document<'_>, top: Section<'_>, environment: Environment<'_>)
     let tokens = top.tables("token");
     let tokens = tokens
         .into_iter()
+        .filter(|_| wanted.sources)
         .filter_map(|section| source::token(document, section));
     let tokens = unique(document, tokens.collect(), "token", |token| {
         token.caller.name.to_string()
@@ -150,8 +206,8 @@ fn read(document: &Document<'_>, top: Section<'_>, environment: Environment<'_>)
     Some(Config {
         listen: listen?,
         max_body_bytes,
-        signing_key: signing_key?,
-        store_path: store_path?,
+        signing_key,
+        store_path,
         policy: policy?,
         sources,
         tokens,
@@ -165,6 +221,7 @@ fn read(document: &Document<'_>, top: Section<'_>, environment: Environment<'_>)
 fn callbacks<'a>(
     document: &Document<'_>,
     top: &Section<'a>,
+    wanted: Wanted,
     environment: Environment<'_>,
 ) -> (Vec<Endpoint>, BTreeSet<&'a str>) {
     let sections = top.tables("callback");
@@ -174,7 +231,7 @@ fn callbacks<'a>(
         .map(|name| name.value)
         .collect();
     // The system's roots are read only where something is posted.
-    let Some(trust) = (!sections.is_empty()).then(Trust::load) else {
+    let Some(trust) = (wanted.callbacks && !sections.is_empty()).then(Trust::load) else {
         return (Vec::new(), names);
     };
     let endpoints = sections
@@ -213,10 +270,10 @@ fn policy(document: &Document<'_>, section: Section<'_>) -> Option<Policy> {
     section.finish();
     let file = file?;
     let path = document.resolve(file.value);
-    let text = match std::fs::read_to_string(&path) {
+    let text = match document.text_of(file.value) {
         Ok(text) => text,
-        Err(error) => {
-            document.fault(file.at, format!("cannot read {}: {error}", path.display()));
+        Err(why) => {
+            document.fault(file.at, why);
             return None;
         }
     };

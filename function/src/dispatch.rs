@@ -2,14 +2,16 @@
 //! sender's retry and by the sweep alike; doing it twice is harmless, since queue and ledger know
 //! the operation's id.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use backplane::store::OperationRecord;
-use backplane::{Outgoing, QueueName, SendError, StoreError};
+use backplane::{Outgoing, QueueName, SendError, Sender, Store, StoreError};
 use events::command::COMMAND_TYPE;
 use events::envelope;
+use events::key::SecretKey;
 use events::{Command, HostName};
 
-use crate::App;
 use crate::sweep::{Dispatch, DispatchFailed};
 
 /// Why a command is not certainly queued and marked.
@@ -29,33 +31,45 @@ pub enum DispatchError {
     Mark(#[source] StoreError),
 }
 
-/// Sends one operation's command and marks it as sent.
-///
-/// # Errors
-/// See [`DispatchError`].
-pub async fn dispatch(app: &App, operation: &OperationRecord) -> Result<(), DispatchError> {
-    let host = operation.host.clone().ok_or(DispatchError::NoHost)?;
-    let command = command(operation, host.clone());
-    let body = envelope::seal(&command, COMMAND_TYPE, &app.config.signing_key)
-        .map_err(DispatchError::Seal)?;
-    let message = Outgoing {
-        group: operation.group.clone(),
-        dedup: operation.id.to_string(),
-        body,
-    };
-    app.sender
-        .send(&QueueName::Commands(host.clone()), message)
-        .await
-        .map_err(DispatchError::Send)?;
-    app.store
-        .mark_sent(operation.id)
-        .await
-        .map_err(DispatchError::Mark)?;
-    tracing::info!(
-        operation.id = %operation.id, operation.op = operation.operation.name(), operation.revision = operation.revision,
-        host.name = %host, "command queued"
-    );
-    Ok(())
+/// What it takes to send commands.
+pub struct Dispatcher {
+    /// Signs them.
+    pub signing_key: SecretKey,
+    /// Has each host's queue.
+    pub sender: Arc<dyn Sender>,
+    /// Knows what was sent.
+    pub store: Arc<dyn Store>,
+}
+
+impl Dispatcher {
+    /// Sends one operation's command and marks it as sent.
+    ///
+    /// # Errors
+    /// See [`DispatchError`].
+    pub async fn send(&self, operation: &OperationRecord) -> Result<(), DispatchError> {
+        let host = operation.host.clone().ok_or(DispatchError::NoHost)?;
+        let command = command(operation, host.clone());
+        let body = envelope::seal(&command, COMMAND_TYPE, &self.signing_key)
+            .map_err(DispatchError::Seal)?;
+        let message = Outgoing {
+            group: operation.group.clone(),
+            dedup: operation.id.to_string(),
+            body,
+        };
+        self.sender
+            .send(&QueueName::Commands(host.clone()), message)
+            .await
+            .map_err(DispatchError::Send)?;
+        self.store
+            .mark_sent(operation.id)
+            .await
+            .map_err(DispatchError::Mark)?;
+        tracing::info!(
+            operation.id = %operation.id, operation.op = operation.operation.name(), operation.revision = operation.revision,
+            host.name = %host, "command queued"
+        );
+        Ok(())
+    }
 }
 
 /// The command of an operation: the same bytes whenever it is written.
@@ -76,8 +90,8 @@ pub(crate) fn command(operation: &OperationRecord, host: HostName) -> Command {
 }
 
 #[async_trait]
-impl Dispatch for App {
+impl Dispatch for Dispatcher {
     async fn dispatch(&self, operation: &OperationRecord) -> Result<(), DispatchFailed> {
-        Ok(dispatch(self, operation).await?)
+        Ok(self.send(operation).await?)
     }
 }

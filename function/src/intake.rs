@@ -21,7 +21,6 @@ use uuid::Uuid;
 use crate::App;
 use crate::causes::chain;
 use crate::config::Caller;
-use crate::dispatch::dispatch;
 use crate::plan::{Asked, Planner};
 use crate::policy::PrincipalKind;
 use crate::problem::Problem;
@@ -205,7 +204,7 @@ impl Intake<'_> {
             .iter()
             .filter(|record| record.host.is_some() && !record.sent)
         {
-            if let Err(error) = dispatch(self.app, record).await {
+            if let Err(error) = self.app.dispatcher.send(record).await {
                 tracing::error!(operation.id = %record.id, error = %chain(&error), "accepted, not sent");
                 let detail = "The delivery is recorded and its commands are not all queued; send it again, unchanged";
                 return Err(Problem::unavailable("queue-unavailable", detail));

@@ -44,6 +44,6 @@ mod causes;
 
 pub use app::{App, AppError, Backplane};
 pub use config::Config;
-pub use dispatch::dispatch;
+pub use dispatch::Dispatcher;
 pub use door::router;
 pub use serve::serve;

@@ -6,11 +6,12 @@
 //! slow receiver delays nobody but itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backplane::store::{Due, DueCallback, OperationRecord};
+use backplane::store::{Due, DueCallback, DueKinds, OperationRecord};
 use backplane::{Clock, Store};
 use events::OperationId;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -58,8 +59,10 @@ pub type DispatchFailed = Box<dyn std::error::Error + Send + Sync>;
 pub struct Sweep {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    callbacks: Arc<Callbacks>,
-    dispatch: Arc<dyn Dispatch>,
+    kinds: DueKinds,
+    callbacks: Option<Arc<Callbacks>>,
+    dispatch: Option<Arc<dyn Dispatch>>,
+    expired: AtomicU64,
     poked: Notify,
     endpoints: Mutex<BTreeMap<String, Lane>>,
     sends: Lane,
@@ -99,7 +102,7 @@ impl Lane {
 }
 
 impl Sweep {
-    /// A sweep that has not begun.
+    /// A sweep of everything that has not begun.
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
@@ -107,16 +110,54 @@ impl Sweep {
         callbacks: Arc<Callbacks>,
         dispatch: Arc<dyn Dispatch>,
     ) -> Self {
+        Self::of(DueKinds::All, store, clock, Some(callbacks), Some(dispatch))
+    }
+
+    /// A sweep of callbacks alone.
+    #[must_use]
+    pub fn of_callbacks(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        callbacks: Arc<Callbacks>,
+    ) -> Self {
+        Self::of(DueKinds::Callbacks, store, clock, Some(callbacks), None)
+    }
+
+    /// A sweep of operations alone.
+    #[must_use]
+    pub fn of_operations(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        dispatch: Arc<dyn Dispatch>,
+    ) -> Self {
+        Self::of(DueKinds::Operations, store, clock, None, Some(dispatch))
+    }
+
+    fn of(
+        kinds: DueKinds,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        callbacks: Option<Arc<Callbacks>>,
+        dispatch: Option<Arc<dyn Dispatch>>,
+    ) -> Self {
         Self {
             store,
             clock,
+            kinds,
             callbacks,
             dispatch,
+            expired: AtomicU64::new(0),
             poked: Notify::new(),
             endpoints: Mutex::default(),
             sends: Lane::new(),
             reported: Mutex::default(),
         }
+    }
+
+    /// Operations that this sweep has ended as expired: callbacks are owed for them.
+    #[must_use]
+    pub fn expired(&self) -> u64 {
+        self.expired.load(Ordering::Relaxed)
     }
 
     /// Something became due: look at once.
@@ -149,12 +190,14 @@ impl Sweep {
     }
 
     async fn start_due(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
-        let lease = self.callbacks.limits().total + TURN_WAIT + LEASE_MARGIN;
+        let callback = self.callbacks.as_ref();
+        let callback = callback.map_or(Duration::ZERO, |callbacks| callbacks.limits().total);
+        let lease = callback.max(SEND) + TURN_WAIT + LEASE_MARGIN;
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
         for _ in 0..MAX_BATCHES {
             let claimed = self
                 .store
-                .claim_due(self.clock.now_ms(), lease_ms, BATCH)
+                .claim_due(self.kinds, self.clock.now_ms(), lease_ms, BATCH)
                 .await;
             let due = match claimed {
                 Ok(due) => due,
@@ -203,7 +246,10 @@ impl Sweep {
     }
 
     async fn call_back(&self, callback: &DueCallback) {
-        let attempt = self.callbacks.attempt(callback).await;
+        let Some(callbacks) = &self.callbacks else {
+            return;
+        };
+        let attempt = callbacks.attempt(callback).await;
         let now_ms = self.clock.now_ms();
         if let Err(error) = self.store.record_attempt(callback, attempt, now_ms).await {
             tracing::warn!(callback.id = %callback.webhook_id, error = chain(&error), "attempt not recorded; it will be made again under the same id");
@@ -212,7 +258,10 @@ impl Sweep {
 
     async fn send(&self, operation: &OperationRecord) {
         let id = operation.id;
-        match timeout(SEND, self.dispatch.dispatch(operation)).await {
+        let Some(dispatch) = &self.dispatch else {
+            return;
+        };
+        match timeout(SEND, dispatch.dispatch(operation)).await {
             Ok(Ok(())) => tracing::info!(operation.id = %id, "command sent by the sweep"),
             Ok(Err(error)) => {
                 tracing::warn!(operation.id = %id, error = chain(&*error), "command not sent; it comes due again")
@@ -230,6 +279,7 @@ impl Sweep {
         match self.store.expire(operation.id, owed_at_once, now_ms).await {
             Ok(Some(_)) => {
                 tracing::warn!(operation.id = %operation.id, "operation expired: its host never took it");
+                self.expired.fetch_add(1, Ordering::Relaxed);
                 self.poke();
             }
             Ok(None) => self.report_silent(operation),

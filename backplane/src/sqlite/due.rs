@@ -8,30 +8,39 @@ use super::row;
 use super::writer::Scope;
 use crate::document;
 use crate::lifecycle::{self, SENDING_MS};
-use crate::store::{Attempt, Due, DueCallback, OVERDUE_S, OperationRecord};
+use crate::store::{Attempt, Due, DueCallback, DueKinds, OVERDUE_S, OperationRecord};
 
 /// Whether anything is due, without a write: an idle sweep costs no sync.
-pub(super) fn is_anything_due(connection: &Connection, now_ms: i64) -> Result<bool, Fault> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM callbacks WHERE state = 'pending' AND due_at_ms <= ?1 AND lease_until_ms <= ?1)
-        OR EXISTS (SELECT 1 FROM operations WHERE final = 0 AND lease_until_ms <= ?1
-            AND ((sent = 0 AND accepted_at_ms <= ?1 - ?2) OR (expires_at_s + ?3) * 1000 <= ?1))";
-    Ok(
-        connection.query_row(sql, params![now_ms, SENDING_MS, OVERDUE_S], |row| {
-            row.get(0)
-        })?,
-    )
+pub(super) fn is_anything_due(
+    connection: &Connection,
+    kinds: DueKinds,
+    now_ms: i64,
+) -> Result<bool, Fault> {
+    let sql = "SELECT (?4 AND EXISTS (SELECT 1 FROM callbacks WHERE state = 'pending' AND due_at_ms <= ?1 AND lease_until_ms <= ?1))
+        OR (?5 AND EXISTS (SELECT 1 FROM operations WHERE final = 0 AND lease_until_ms <= ?1
+            AND ((sent = 0 AND accepted_at_ms <= ?1 - ?2) OR (expires_at_s + ?3) * 1000 <= ?1)))";
+    let (callbacks, operations) = (kinds.callbacks(), kinds.operations());
+    let parameters = params![now_ms, SENDING_MS, OVERDUE_S, callbacks, operations];
+    Ok(connection.query_row(sql, parameters, |row| row.get(0))?)
 }
 
 /// Leases up to `max` rows until `now_ms + lease_ms`: callbacks first, they are what callers wait for.
 pub(super) fn claim(
     scope: &Scope<'_>,
+    kinds: DueKinds,
     now_ms: i64,
     lease_ms: i64,
     max: usize,
 ) -> Result<Vec<Due>, Fault> {
     let until_ms = now_ms.saturating_add(lease_ms);
-    let mut due = callbacks(scope, now_ms, until_ms, max)?;
-    let rest = max.saturating_sub(due.len());
+    let mut due = match kinds.callbacks() {
+        true => callbacks(scope, now_ms, until_ms, max)?,
+        false => Vec::new(),
+    };
+    let rest = match kinds.operations() {
+        true => max.saturating_sub(due.len()),
+        false => 0,
+    };
     for record in open_operations(scope, now_ms, rest)? {
         scope.execute(
             "UPDATE operations SET lease_until_ms = ?2 WHERE id = ?1",

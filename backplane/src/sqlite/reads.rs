@@ -10,9 +10,9 @@ use super::fault::Fault;
 use super::{SqliteBackplane, accept, allocation, due, holdings, overdue, row, settle};
 use crate::document;
 use crate::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostHoldings, HostRecord,
-    HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Reads,
-    Settlement, Store, StoreError,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, DueKinds, HostHoldings,
+    HostRecord, HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page,
+    Reads, Settlement, Store, StoreError,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -43,16 +43,22 @@ impl Store for SqliteBackplane {
         settled.map_err(|fault| fault.store("settle an event"))
     }
 
-    async fn claim_due(&self, now_ms: i64, lease_ms: i64, max: usize) -> Result<Vec<Due>> {
+    async fn claim_due(
+        &self,
+        kinds: DueKinds,
+        now_ms: i64,
+        lease_ms: i64,
+        max: usize,
+    ) -> Result<Vec<Due>> {
         let context = "claim what is due";
         if !self
-            .read(move |connection| due::is_anything_due(connection, now_ms))
+            .read(move |connection| due::is_anything_due(connection, kinds, now_ms))
             .await
             .map_err(|fault| fault.store(context))?
         {
             return Ok(Vec::new());
         }
-        self.write(move |scope| due::claim(scope, now_ms, lease_ms, max))
+        self.write(move |scope| due::claim(scope, kinds, now_ms, lease_ms, max))
             .await
             .map_err(|fault| fault.store(context))
     }

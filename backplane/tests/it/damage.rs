@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backplane::sqlite::{OpenError, SqliteBackplane};
+use backplane::store::DueKinds;
 use backplane::store::{Accepted, IdempotencyKeys};
 use backplane::{QueueName, Reads, Receiver, Store, StoreError};
 use events::TenantName;
@@ -90,7 +91,9 @@ async fn done(store: &SqliteBackplane, keys: &[IdempotencyKeys]) -> Result<Strin
         let is_new = matches!(accepted, Accepted::New(_) | Accepted::CapacityMoved);
         assert!(!is_new, "a known delivery is {accepted:?}");
     }
-    let due = store.claim_due(LEFT_MS + 3_600_000, 60_000, 100).await;
+    let due = store
+        .claim_due(DueKinds::All, LEFT_MS + 3_600_000, 60_000, 100)
+        .await;
     let mut done = format!("{:?}", due.map_err(failed)?);
     let commands = store.receiver(&QueueName::Commands(host("gpu-1")));
     let received = commands.receive(Duration::ZERO).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use backplane::store::{Attempt, Due, DueCallback};
+use backplane::store::{Attempt, Due, DueCallback, DueKinds};
 use events::outcome::Outcome;
 use events::result::EventKind;
 
@@ -15,6 +15,7 @@ conforms!(
     a_callback_is_due_until_it_is_delivered_or_parked,
     a_late_answer_never_undoes_a_delivery,
     what_is_due_is_bounded_and_the_unsent_are_not_starved,
+    only_what_is_asked_for_is_leased,
 );
 
 /// Longer than the lease that tests take.
@@ -152,4 +153,24 @@ async fn what_is_due_is_bounded_and_the_unsent_are_not_starved(backplane: Backpl
     assert_eq!(kinds(&backplane.due(1).await), ["overdue"]);
     assert_eq!(kinds(&backplane.due(0).await), [""; 0]);
     assert_eq!(kinds(&backplane.due(10).await), ["overdue"]);
+}
+
+/// A function that cannot send commands must not keep them from the one that can.
+async fn only_what_is_asked_for_is_leased(backplane: Backplane) {
+    backplane.enrol("t4").await;
+    owe(&backplane, 1).await;
+    backplane.accept_placed(2, "unsent", "t4").await;
+    backplane.clock.advance(Duration::from_secs(5));
+    for (asked, expect) in [
+        (DueKinds::Operations, vec!["unsent"]),
+        (DueKinds::Operations, vec![]),
+        (DueKinds::Callbacks, vec!["callback"]),
+        (DueKinds::All, vec![]),
+    ] {
+        let claimed = backplane
+            .store
+            .claim_due(asked, backplane.now_ms(), 60_000, 10)
+            .await;
+        assert_eq!(kinds(&claimed.unwrap()), expect, "{asked:?}");
+    }
 }

@@ -1,8 +1,8 @@
 //! What travels through the backplane, as tests want it.
 
 use backplane::store::{
-    Acceptance, Accepted, Attempt, Due, DueCallback, HostRecord, IdempotencyKeys, NewCallback,
-    NewOperation, OperationRecord, Route, Settlement,
+    Acceptance, Accepted, Attempt, Due, DueCallback, DueKinds, HostRecord, IdempotencyKeys,
+    NewCallback, NewOperation, OperationRecord, Route, Settlement,
 };
 use backplane::{Clock, Outgoing, QueueName};
 use events::inventory::{Backend, GpuInventory, HostInventory, Reservation};
@@ -275,7 +275,10 @@ impl Backplane {
     }
 
     pub(crate) async fn due(&self, max: usize) -> Vec<Due> {
-        let due = self.store.claim_due(self.now_ms(), 60_000, max).await;
+        let due = self
+            .store
+            .claim_due(DueKinds::All, self.now_ms(), 60_000, max)
+            .await;
         due.unwrap()
     }
 

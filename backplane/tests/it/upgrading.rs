@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backplane::sqlite::SqliteBackplane;
-use backplane::store::{AllocationState, Due, Settlement};
+use backplane::store::{AllocationState, Due, DueKinds, Settlement};
 use backplane::{QueueName, Reads, Receiver, Store};
 use events::result::EventKind;
 use events::{OperationId, OperationState, TenantName};
@@ -69,7 +69,10 @@ async fn a_backplane_of_version_1_is_worked_to_its_end() {
 
     clock.advance(Duration::from_secs(3600));
     let now_ms = LEFT_MS + 3_600_000;
-    let due = backplane.claim_due(now_ms, 60_000, 100).await.unwrap();
+    let due = backplane
+        .claim_due(DueKinds::All, now_ms, 60_000, 100)
+        .await
+        .unwrap();
     let callbacks = due.iter().filter(|due| matches!(due, Due::Callback(_)));
     assert_eq!(callbacks.count(), 2, "{due:?}");
     let accepted = backplane

@@ -46,7 +46,7 @@ impl Machine {
         let enrolled = agent_config
             .as_ref()
             .is_some_and(|agent| agent.state_dir.join("enrolled").exists());
-        let store = open(&config.store_path, enrolled, &clock)?;
+        let store = open(data.store_path(&config)?, enrolled, &clock)?;
         let listen = config.listen;
         let listener = TcpListener::bind(listen)
             .await
@@ -77,7 +77,7 @@ impl Machine {
             shared.clone(),
             Arc::clone(&clock),
             Arc::new(callbacks),
-            app.clone(),
+            app.dispatcher.clone(),
         ));
         let on_change = {
             let (changes, sweep) = (app.changes.clone(), Arc::clone(&sweep));

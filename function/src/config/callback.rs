@@ -22,12 +22,10 @@ pub(super) fn callback(
     let secrets = v1_keys(document, &section.strings("secrets"), environment);
     let keys = v1a_keys(document, &section.strings("key_files"));
     let ca_pem = section.string("ca_file").map(|file| {
-        let path = document.resolve(file.value);
-        let pem = std::fs::read(&path);
-        pem.map_err(|error| {
-            document.fault(file.at, format!("cannot read {}: {error}", path.display()))
-        })
-        .ok()
+        let pem = document.text_of(file.value);
+        pem.map(String::into_bytes)
+            .map_err(|why| document.fault(file.at, why))
+            .ok()
     });
     let allow_private = section
         .tables("allow_private")
@@ -95,7 +93,8 @@ fn all<T>(found: Vec<Option<T>>) -> Option<Vec<T>> {
 
 /// Reads a `whsk_` key file.
 pub(super) fn secret_key(document: &Document<'_>, file: &At<&str>) -> Option<SecretKey> {
-    let text = reference::read_private(&document.resolve(file.value))
+    let text = document
+        .private(file.value)
         .map_err(|why| document.fault(file.at, why))
         .ok()?;
     let key = SecretKey::parse(&text);

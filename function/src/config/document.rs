@@ -8,23 +8,27 @@ use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use zeroize::Zeroizing;
 
 use super::fault::{Fault, line_of};
+use super::files::Files;
 use super::vocabulary;
 
 /// The file and its faults so far.
 pub(super) struct Document<'a> {
     file: &'a Path,
     text: &'a str,
+    files: &'a dyn Files,
     faults: RefCell<Vec<Fault>>,
 }
 
 impl<'a> Document<'a> {
     /// A file's text, not read yet.
-    pub(super) fn new(file: &'a Path, text: &'a str) -> Self {
+    pub(super) fn new(file: &'a Path, text: &'a str, files: &'a dyn Files) -> Self {
         Self {
             file,
             text,
+            files,
             faults: RefCell::default(),
         }
     }
@@ -58,6 +62,16 @@ impl<'a> Document<'a> {
             .parent()
             .unwrap_or_else(|| Path::new("."))
             .join(relative)
+    }
+
+    /// What a file that is named here says.
+    pub(super) fn text_of(&self, relative: &str) -> Result<String, String> {
+        self.files.text(&self.resolve(relative))
+    }
+
+    /// The secret in a file that is named here.
+    pub(super) fn private(&self, relative: &str) -> Result<Zeroizing<String>, String> {
+        self.files.private(&self.resolve(relative))
     }
 }
 

@@ -93,7 +93,10 @@ fn a_good_configuration_loads_with_its_defaults() {
     let config = folder.load(&base()).unwrap();
     assert_eq!(config.listen, "127.0.0.1:8080".parse().unwrap());
     assert_eq!(config.max_body_bytes, 262_144);
-    assert_eq!(config.store_path, folder.0.path().join("backplane.db"));
+    assert_eq!(
+        config.store_path,
+        Some(folder.0.path().join("backplane.db"))
+    );
     assert_eq!(
         (
             config.sources.len(),
@@ -127,7 +130,6 @@ fn all_faults_are_reported_at_once_in_file_order() {
         .replace("pools", "tolerance_s = 3\npools");
     let faults = Folder::new().faults(&text);
     let expect = [
-        "1: store is missing",
         "3: unknown key stores at the top; did you mean store?",
         "7: source.tenant \"Acme\": tenant must be",
         "10: unknown key rolls in [source]; did you mean roles?",
@@ -272,7 +274,7 @@ fn each_fault_has_its_line_and_reason() {
     assert!(folder.load(&of_secret("file:crlf.whsec")).is_ok());
     let missing = Config::load(&folder.0.path().join("none.toml")).unwrap_err();
     assert!(
-        missing.to_string().contains("none.toml: cannot be read"),
+        missing.to_string().contains("none.toml: cannot read"),
         "{missing}"
     );
 }
@@ -305,4 +307,51 @@ fn small_order_keys_are_refused_at_load() {
         let faults = folder.faults(&format!("{}{weak_host}", base()));
         assert!(faults[0].contains("small order"), "{faults:?}");
     }
+}
+
+/// A function that is given its own secrets only, as texts.
+#[test]
+fn a_part_loads_from_a_bundle_without_the_secrets_of_others() {
+    let mut bundle = Bundle::default();
+    let put = |bundle: &mut Bundle, path: &str, text: String| {
+        bundle.insert(path, zeroize::Zeroizing::new(text));
+    };
+    let callback = format!(
+        "{}[[callback]]\nname = \"demo\"\nurl = \"https://example.com/\"\nsecrets = [\"file:callback.whsec\"]\n",
+        base()
+    );
+    put(&mut bundle, "gpuhook.toml", callback);
+    let load = |bundle: &Bundle, wanted| {
+        Config::load_parts(Path::new("gpuhook.toml"), bundle, wanted, &|name| {
+            (name == "DEMO_SECRET").then(whsec)
+        })
+    };
+    let missing = load(&bundle, Wanted::DOOR).unwrap_err().to_string();
+    for name in ["function.whsk", "demo.whsec", "api.key"] {
+        assert!(
+            missing.contains(&format!("no file {name} in the secrets")),
+            "{missing}"
+        );
+    }
+    assert!(!missing.contains("callback.whsec"), "{missing}");
+    put(
+        &mut bundle,
+        "function.whsk",
+        SecretKey::generate().unwrap().expose().to_string(),
+    );
+    let sweep = load(&bundle, Wanted::SWEEP).unwrap();
+    assert!(sweep.signing_key.is_some() && sweep.sources.is_empty() && sweep.callbacks.is_empty());
+    put(&mut bundle, "demo.whsec", format!("{}\n", whsec()));
+    put(
+        &mut bundle,
+        "api.key",
+        "key_0123456789abcdefghijklmn".to_owned(),
+    );
+    let door = load(&bundle, Wanted::DOOR).unwrap();
+    assert_eq!((door.sources.len(), door.callbacks.len()), (2, 0));
+    put(&mut bundle, "callback.whsec", whsec());
+    let delivery = load(&bundle, Wanted::DELIVERY).unwrap();
+    assert!(delivery.signing_key.is_none() && delivery.sources.is_empty());
+    assert_eq!(delivery.callbacks.len(), 1);
+    assert!(!format!("{bundle:?}").contains(&whsec()[6..]));
 }

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use backplane::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostHoldings, HostRecord,
-    HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, DueKinds, HostHoldings,
+    HostRecord, HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page,
+    Settlement,
 };
 use backplane::{Reads, Store, StoreError};
 use events::result::HostEvent;
@@ -119,6 +120,7 @@ impl Store for FakeStore {
 
     async fn claim_due(
         &self,
+        _: DueKinds,
         now_ms: i64,
         lease_ms: i64,
         max: usize,

@@ -31,7 +31,7 @@ async fn an_allocate_is_placed_stored_signed_and_queued_before_its_202() {
     let command: events::Command = events::envelope::open(
         &message.body,
         events::command::COMMAND_TYPE,
-        &[machine.app.config.signing_key.public()],
+        &[machine.app.dispatcher.signing_key.public()],
     )
     .unwrap();
     assert_eq!(
@@ -241,7 +241,7 @@ async fn release_renew_and_inspect_go_to_their_host_and_group() {
         let command: events::Command = events::envelope::open(
             &message.body,
             events::command::COMMAND_TYPE,
-            &[machine.app.config.signing_key.public()],
+            &[machine.app.dispatcher.signing_key.public()],
         )
         .unwrap();
         assert_eq!(command.revision, revision, "{body}");

@@ -39,7 +39,7 @@ async fn a_full_disk_is_503_until_there_is_room_and_loses_nothing() {
         return;
     };
     let path = folder.path().join("backplane.db");
-    let machine = Machine::with(|config| config.store_path.clone_from(&path)).await;
+    let machine = Machine::with(|config| config.store_path = Some(path.clone())).await;
     // Deliveries with long keys and sixteen operations fill it soon.
     let body = |n: usize| {
         let release =
@@ -76,7 +76,7 @@ async fn a_full_disk_is_503_until_there_is_room_and_loses_nothing() {
     let healed = machine.post(&format!("m{n}"), &body(n)).await;
     assert_eq!(healed.status, 202, "{healed:?}");
     machine.stop().await;
-    let again = Machine::with(|config| config.store_path.clone_from(&path)).await;
+    let again = Machine::with(|config| config.store_path = Some(path.clone())).await;
     for (n, answer) in accepted.iter().chain([&healed]).enumerate() {
         let known = again
             .get(TOKEN, &format!("/v1/operations/{}", op_id(answer, 15)))
@@ -94,7 +94,7 @@ async fn a_read_only_disk_is_refused_at_start_with_the_files_name() {
         return;
     };
     let path = folder.path().join("backplane.db");
-    let machine = Machine::with(|config| config.store_path.clone_from(&path)).await;
+    let machine = Machine::with(|config| config.store_path = Some(path.clone())).await;
     let clock = machine.clock.clone();
     let release = r#"{"op":"release","key":"k"}"#;
     assert_eq!(machine.post("before", release).await.status, 202);

@@ -163,9 +163,10 @@ impl Machine {
         change(&mut config);
         let as_clock: Arc<dyn Clock> = clock.clone();
         let spy = Spy::new(
-            SqliteBackplane::create_or_open(&config.store_path, as_clock.clone()).unwrap(),
+            SqliteBackplane::create_or_open(config.store_path.as_ref().unwrap(), as_clock.clone())
+                .unwrap(),
         );
-        let public_key = config.signing_key.public();
+        let public_key = config.signing_key.as_ref().unwrap().public();
         let backplane = Backplane {
             store: spy.clone(),
             reads: spy.clone(),

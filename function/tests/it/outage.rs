@@ -95,10 +95,10 @@ async fn what_was_accepted_and_not_sent_is_sent_by_dispatch() {
         .parse()
         .unwrap();
     let record = machine.record(id).await;
-    assert!(function::dispatch(&machine.app, &record).await.is_err());
+    assert!(machine.app.dispatcher.send(&record).await.is_err());
     machine.spy.queue_down.store(false, Ordering::SeqCst);
-    function::dispatch(&machine.app, &record).await.unwrap();
-    function::dispatch(&machine.app, &record).await.unwrap();
+    machine.app.dispatcher.send(&record).await.unwrap();
+    machine.app.dispatcher.send(&record).await.unwrap();
     assert_eq!(machine.command().await.unwrap().op_id, id);
     assert!(
         machine.command().await.is_none(),

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use backplane::sqlite::SqliteBackplane;
 use backplane::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostHoldings, HostRecord,
-    HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, DueKinds, HostHoldings,
+    HostRecord, HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page,
+    Settlement,
 };
 use backplane::{Clock, Outgoing, QueueName, Reads, SendError, Sender, Store, StoreError};
 use events::result::HostEvent;
@@ -163,11 +164,12 @@ impl Store for Spy {
 
     async fn claim_due(
         &self,
+        kinds: DueKinds,
         now_ms: i64,
         lease_ms: i64,
         max: usize,
     ) -> Result<Vec<Due>, StoreError> {
-        self.store()?.claim_due(now_ms, lease_ms, max).await
+        self.store()?.claim_due(kinds, now_ms, lease_ms, max).await
     }
 
     async fn expire(

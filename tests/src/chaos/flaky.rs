@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use backplane::queue::Settled;
 use backplane::sqlite::SqliteBackplane;
 use backplane::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostHoldings, HostRecord,
-    HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Settlement,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, DueKinds, HostHoldings,
+    HostRecord, HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page,
+    Settlement,
 };
 use backplane::{
     Message, Outgoing, QueueName, Reads, ReceiveError, Receiver, SendError, Sender, Store,
@@ -183,12 +184,16 @@ impl Store for Flaky {
 
     async fn claim_due(
         &self,
+        kinds: DueKinds,
         now_ms: i64,
         lease_ms: i64,
         max: usize,
     ) -> Result<Vec<Due>, StoreError> {
-        self.maybe("claim due", self.inner.claim_due(now_ms, lease_ms, max))
-            .await
+        self.maybe(
+            "claim due",
+            self.inner.claim_due(kinds, now_ms, lease_ms, max),
+        )
+        .await
     }
 
     async fn expire(

@@ -46,7 +46,10 @@ impl Machine {
         let clock: Arc<dyn Clock> = Arc::new(store_clock.clone());
         let mut config = function::Config::load(&site.folder.join("gpuhook.toml"))?;
         let _inside = runtime.enter();
-        let store = SqliteBackplane::create_or_open(&config.store_path, Arc::clone(&clock))?;
+        let store = SqliteBackplane::create_or_open(
+            config.store_path.as_ref().context("store.path")?,
+            Arc::clone(&clock),
+        )?;
         let flaky = Flaky::new(store, Arc::clone(dice));
         let callbacks = Callbacks::new(
             std::mem::take(&mut config.callbacks),
@@ -69,7 +72,7 @@ impl Machine {
             shared.clone(),
             Arc::clone(&clock),
             Arc::new(callbacks),
-            app.clone(),
+            app.dispatcher.clone(),
         ));
         let on_change = {
             let (changes, sweep) = (app.changes.clone(), Arc::clone(&sweep));

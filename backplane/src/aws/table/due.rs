@@ -12,12 +12,13 @@ use super::key::{DUE, DUE_CALLBACKS, DUE_OVERDUE, DUE_PARTITIONS, Key};
 use super::rows;
 use super::unit::{Tries, Unit};
 use crate::lifecycle;
-use crate::store::{Attempt, Due, DueCallback};
+use crate::store::{Attempt, Due, DueCallback, DueKinds};
 
 impl DynamoStore {
     /// Leases up to `max` rows until `now_ms + lease_ms`.
     pub(super) async fn claim(
         &self,
+        kinds: DueKinds,
         now_ms: i64,
         lease_ms: i64,
         max: usize,
@@ -26,8 +27,12 @@ impl DynamoStore {
         let mut due = Vec::new();
         for partition in DUE_PARTITIONS {
             let rest = max.saturating_sub(due.len());
-            if rest == 0 {
-                break;
+            let wanted = match partition {
+                DUE_CALLBACKS => kinds.callbacks(),
+                _ => kinds.operations(),
+            };
+            if rest == 0 || !wanted {
+                continue;
             }
             for item in self.in_partition(partition, now_ms, rest).await? {
                 if let Some(claimed) = self.lease(partition, &item, until_ms).await? {

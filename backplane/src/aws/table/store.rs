@@ -12,9 +12,9 @@ use super::key::Key;
 use super::rows::{AllocationRow, DeliveryRow};
 use super::unit::{Tries, Unit};
 use crate::store::{
-    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, HostHoldings, HostRecord,
-    HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page, Reads,
-    Settlement, Store, StoreError,
+    Acceptance, Accepted, AllocationRecord, Attempt, Due, DueCallback, DueKinds, HostHoldings,
+    HostRecord, HostView, IdempotencyKeys, KnownDelivery, NewCallback, OperationRecord, Owed, Page,
+    Reads, Settlement, Store, StoreError,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -41,8 +41,14 @@ impl Store for DynamoStore {
         applied.map_err(|fault| fault.store("settle an event"))
     }
 
-    async fn claim_due(&self, now_ms: i64, lease_ms: i64, max: usize) -> Result<Vec<Due>> {
-        let claimed = self.claim(now_ms, lease_ms, max).await;
+    async fn claim_due(
+        &self,
+        kinds: DueKinds,
+        now_ms: i64,
+        lease_ms: i64,
+        max: usize,
+    ) -> Result<Vec<Due>> {
+        let claimed = self.claim(kinds, now_ms, lease_ms, max).await;
         claimed.map_err(|fault| fault.store("claim what is due"))
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use backplane::store::DueKinds;
 use backplane::{Message, QueueName, Receiver, Store};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
@@ -207,7 +208,11 @@ async fn no_answer_log_callback_or_row_holds_a_mac_a_secret_or_a_raw_body() {
     let event = machine.success(id, board::inventory(&machine.host())).await;
     settle(&machine, seal(&event.event, RESULT_TYPE, &key).unwrap()).await;
     settle(&machine, allocate()).await;
-    let due = machine.spy.claim_due(NOW * 1000, 1000, 10).await.unwrap();
+    let due = machine
+        .spy
+        .claim_due(DueKinds::All, NOW * 1000, 1000, 10)
+        .await
+        .unwrap();
     assert!(format!("{due:?}").contains("receiver"), "{due:?}");
     // The command is received until it is dead.
     let receiver = machine
