@@ -128,6 +128,12 @@ impl Aws {
         self.credentials.credentials().await.map(drop)
     }
 
+    /// What clients of further services are made from.
+    #[must_use]
+    pub fn sdk_config(&self) -> &SdkConfig {
+        &self.config
+    }
+
     /// What AWS's clocks said.
     #[must_use]
     pub fn server_clock(&self) -> &ServerClock {

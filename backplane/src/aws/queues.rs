@@ -62,6 +62,20 @@ impl SqsSender {
         }
     }
 
+    /// Connects, so that the first send finds a connection. What SQS answers does not matter: a function
+    /// may send and nothing else, and is told so.
+    pub async fn warm(&self) {
+        let url = self.urls.of(&QueueName::Results);
+        let name = url.rsplit('/').next().unwrap_or_default();
+        let asked = self.client.get_queue_url().queue_name(name).send().await;
+        if let Err(error) = asked
+            && error.as_service_error().is_none()
+        {
+            let error = Failed::of(&error).text;
+            tracing::warn!(error, "SQS does not answer yet");
+        }
+    }
+
     /// Sends a text to a standard queue that only functions know.
     ///
     /// # Errors

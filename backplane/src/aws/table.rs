@@ -68,4 +68,11 @@ impl DynamoStore {
             table: table.into(),
         }
     }
+
+    /// Connects, so that the first request finds a connection. What the table answers does not matter.
+    pub async fn warm(&self) {
+        if let Err(fault) = self.host_names().await {
+            tracing::warn!(error = %fault, "the table does not answer yet");
+        }
+    }
 }

@@ -1,0 +1,5 @@
+//! callback queue and schedule -> callbacks.
+
+fn main() -> anyhow::Result<()> {
+    lambda::run::run::<lambda::deliver::Deliver>()
+}

@@ -1,0 +1,5 @@
+//! results queue -> table, callbacks.
+
+fn main() -> anyhow::Result<()> {
+    lambda::run::run::<lambda::results::Results>()
+}

@@ -1,0 +1,5 @@
+//! HTTP API -> front door.
+
+fn main() -> anyhow::Result<()> {
+    lambda::run::run::<lambda::door::Door>()
+}
