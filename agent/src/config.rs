@@ -12,6 +12,8 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, ValueDeserializer};
 
+use crate::queue::{Queue, Sqs};
+
 /// The configuration as loaded, keys included.
 #[derive(Debug)]
 pub struct Config {
@@ -23,8 +25,8 @@ pub struct Config {
     pub paths: Paths,
     /// How long the kernel may take for one attribute write before its GPU counts as stuck.
     pub write_deadline: Duration,
-    /// The backplane's file.
-    pub backplane: PathBuf,
+    /// Where commands come from and results go.
+    pub queue: Queue,
     /// Signs results.
     pub host_key: SecretKey,
     /// Commands signed with any of these are taken.
@@ -105,7 +107,7 @@ struct RawKernel {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawQueue {
+struct RawEmbedded {
     backplane: PathBuf,
 }
 
@@ -216,7 +218,8 @@ impl<'a> Document<'a> {
         let state_dir = self.require::<PathBuf>(&mut table, "state_dir");
         let paths = self.require::<Paths>(&mut table, "paths");
         let write_deadline = self.write_deadline(&mut table);
-        let queue = self.require::<RawQueue>(&mut table, "queue");
+        let folder = self.path.parent().unwrap_or(Path::new(".")).to_owned();
+        let queue = self.queue(&mut table, &folder);
         let keys = self.require::<RawKeys>(&mut table, "keys");
         let has_server = table.contains_key("server");
         let server = self.take::<RawServer>(&mut table, "server");
@@ -227,7 +230,6 @@ impl<'a> Document<'a> {
                 &format!("unknown key '{}'", key.get_ref()),
             );
         }
-        let folder = self.path.parent().unwrap_or(Path::new(".")).to_owned();
         let (host_key, function_keys) = self.keys(keys?, &folder);
         let listen = match server {
             Some(server) if !server.get_ref().listen.ip().is_loopback() => {
@@ -242,7 +244,7 @@ impl<'a> Document<'a> {
         Some(Config {
             host: host?.into_inner(),
             state_dir: folder.join(state_dir?.into_inner()),
-            backplane: folder.join(queue?.into_inner().backplane),
+            queue: queue?,
             paths: paths?.into_inner(),
             write_deadline: write_deadline?,
             host_key: host_key?,
@@ -250,6 +252,24 @@ impl<'a> Document<'a> {
             listen: listen?,
             allow: allow?.into_inner(),
         })
+    }
+
+    /// Either the file of this machine, or SQS; what is there tells which.
+    fn queue(&mut self, table: &mut DeTable<'a>, folder: &Path) -> Option<Queue> {
+        let section = table.get("queue").map(|section| section.get_ref());
+        let is_embedded = section
+            .and_then(|section| section.as_table())
+            .is_some_and(|section| section.contains_key("backplane"));
+        if is_embedded {
+            let embedded = self.require::<RawEmbedded>(table, "queue")?.into_inner();
+            let backplane = folder.join(embedded.backplane);
+            return Some(Queue::Embedded { backplane });
+        }
+        let sqs = self.require::<Sqs>(table, "queue")?;
+        for fault in sqs.get_ref().faults() {
+            self.fault(sqs.span().start, &format!("queue.{fault}"));
+        }
+        Some(Queue::Sqs(sqs.into_inner()))
     }
 
     fn write_deadline(&mut self, table: &mut DeTable<'a>) -> Option<Duration> {

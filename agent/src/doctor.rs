@@ -15,7 +15,7 @@ use crate::partitioner::Partitioner;
 pub fn run(config: &Config, host: &Host) -> Vec<HealthCheck> {
     let mut checks = hardware(host);
     checks.push(state_dir(&config.state_dir));
-    checks.push(backplane(&config.backplane));
+    checks.push(config.queue.check());
     checks
 }
 
@@ -108,14 +108,4 @@ fn state_dir(path: &Path) -> HealthCheck {
             ),
         ),
     }
-}
-
-fn backplane(path: &Path) -> HealthCheck {
-    let there = path.exists();
-    let remedy = if there {
-        ""
-    } else {
-        ": does not exist; start `gpuhook up` once, or correct queue.backplane"
-    };
-    check("queue", there, format!("{}{remedy}", path.display()))
 }

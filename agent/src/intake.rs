@@ -2,7 +2,6 @@
 //! the ledger has it; from then on the queue does not matter.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use backplane::queue::Settled;
@@ -14,10 +13,12 @@ use events::outcome::Failure;
 use events::result::{EventData, EventKind};
 use events::{Code, Command};
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use crate::config::Allow;
 use crate::ledger::{LedgerError, NewEvent};
 use crate::operation::admit::{Admit, admit};
+use crate::polls::Polls;
 use crate::worker::Workers;
 
 /// Longest long poll.
@@ -35,10 +36,8 @@ pub struct Intake {
     pub allow: Allow,
     /// Where accepted work goes.
     pub workers: Arc<Workers>,
-    /// Unix milliseconds of the last poll that the queue answered.
-    pub polled_at_ms: Arc<AtomicI64>,
-    /// Receipts that had run out before they were used: the queue delivers again what the ledger knows.
-    pub lost_receipts: Arc<AtomicU64>,
+    /// How polling goes.
+    pub polls: Arc<Polls>,
 }
 
 impl Intake {
@@ -52,8 +51,9 @@ impl Intake {
             };
             let taken = match received {
                 Ok(message) => {
-                    self.polled_at_ms
-                        .store(self.workers.shared().clock.now_ms(), Ordering::Relaxed);
+                    let now_ms = self.workers.shared().clock.now_ms();
+                    self.polls
+                        .note_answer(now_ms, self.receiver.clock_ahead_ms());
                     match message {
                         Some(message) => self
                             .take(message)
@@ -62,7 +62,11 @@ impl Intake {
                         None => Ok(()),
                     }
                 }
-                Err(error) => Err(crate::chain(&error)),
+                Err(error) => {
+                    let error = crate::chain(&error);
+                    self.polls.note_failure(&error);
+                    Err(error)
+                }
             };
             match taken {
                 Ok(()) => pause = BACKOFF[0],
@@ -73,7 +77,7 @@ impl Intake {
                         "commands cannot be taken now"
                     );
                     tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
+                        () = tokio::time::sleep(jittered(pause)) => {}
                         _ = stop.wait_for(|stop| *stop) => return,
                     }
                     pause = (pause * 2).min(BACKOFF[1]);
@@ -92,7 +96,7 @@ impl Intake {
         match self.receiver.ack(&message.receipt).await {
             Ok(Settled::Done) => {}
             Ok(Settled::Lost) => {
-                self.lost_receipts.fetch_add(1, Ordering::Relaxed);
+                self.polls.note_lost_receipt();
             }
             Err(error) => {
                 tracing::warn!(
@@ -173,6 +177,13 @@ impl Intake {
         let command = serde_json::from_slice(&payload).map_err(EnvelopeError::Payload)?;
         Ok((command, digest(&payload)))
     }
+}
+
+/// A pause, shortened by up to its half: hosts that lost the queue together do not come back together.
+pub(crate) fn jittered(pause: Duration) -> Duration {
+    // A UUIDv7 ends in random bits.
+    let random = u32::try_from(Uuid::now_v7().as_u128() % 1024).expect("below 1024");
+    pause - pause / 2 * random / 1024
 }
 
 fn event_of(command: &Command, kind: EventKind, failure: Option<Failure>, now_ms: i64) -> NewEvent {

@@ -18,6 +18,8 @@
 
 pub mod config;
 
+pub mod queue;
+
 pub mod partitioner;
 
 pub mod limiter;
@@ -41,6 +43,8 @@ pub mod operation;
 pub mod ledger;
 
 pub mod worker;
+
+pub mod polls;
 
 pub mod intake;
 

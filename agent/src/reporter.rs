@@ -10,6 +10,7 @@ use events::key::SecretKey;
 use events::result::RESULT_TYPE;
 use tokio::sync::{Notify, watch};
 
+use crate::intake::jittered;
 use crate::ledger::{Ledger, LedgerError};
 
 /// Events read at once.
@@ -59,7 +60,7 @@ impl Reporter {
                         "results cannot be sent now; they are kept"
                     );
                     pause = (pause * 2).min(BACKOFF[1]);
-                    pause
+                    jittered(pause)
                 }
             };
             let stopped = tokio::select! {

@@ -1,6 +1,5 @@
 //! Bring-up and take-down: recover first, then reconcile, then poll.
 
-use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex, mpsc};
 
 use backplane::{Clock, Receiver, Sender};
@@ -15,6 +14,7 @@ use crate::intake::Intake;
 use crate::ledger::{FileError, Ledger, LedgerError};
 use crate::limiter::Limiter;
 use crate::partitioner::Partitioner;
+use crate::polls::Polls;
 use crate::reconciler::{Reconciler, Snapshot};
 use crate::reporter::Reporter;
 use crate::server::Server;
@@ -105,8 +105,7 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
         let poke = Arc::clone(&poke);
         Arc::new(move || poke.notify_one())
     };
-    let lost_receipts = Arc::new(AtomicU64::new(0));
-    let polled_at_ms = Arc::new(AtomicI64::new(ends.clock.now_ms()));
+    let polls = Arc::new(Polls::new(ends.clock.now_ms()));
     let shared = Arc::new(Shared {
         host: config.host.clone(),
         ledger: Arc::clone(&ledger),
@@ -140,14 +139,12 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
         keys: config.function_keys,
         allow: config.allow,
         workers: Arc::clone(&workers),
-        polled_at_ms: Arc::clone(&polled_at_ms),
-        lost_receipts: Arc::clone(&lost_receipts),
+        polls: Arc::clone(&polls),
     };
     let server = Server {
         shared,
         snapshot,
-        polled_at_ms,
-        lost_receipts,
+        polls,
     };
     let tasks = vec![
         tokio::spawn(Arc::new(intake).run(stopped.clone())),

@@ -1,6 +1,5 @@
 //! The agent's own server on loopback: `/healthz` and `/status`.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::extract::State;
@@ -9,11 +8,9 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
+use crate::polls::Polls;
 use crate::reconciler::Snapshot;
 use crate::worker::Shared;
-
-/// Polls are answered within 20 s; three missed ones are a fault.
-const STALE_MS: i64 = 60_000;
 
 /// What the doors read.
 #[derive(Clone)]
@@ -22,10 +19,8 @@ pub struct Server {
     pub shared: Arc<Shared>,
     /// What was last seen.
     pub snapshot: Arc<Mutex<Snapshot>>,
-    /// Unix milliseconds of the last answered poll.
-    pub polled_at_ms: Arc<AtomicI64>,
-    /// Receipts that had run out before they were used.
-    pub lost_receipts: Arc<AtomicU64>,
+    /// How polling goes.
+    pub polls: Arc<Polls>,
 }
 
 impl Server {
@@ -51,8 +46,10 @@ impl Server {
             "host": self.shared.host,
             "healthy": faults.is_empty(),
             "faults": faults,
-            "seconds_since_poll": self.since_poll_ms() / 1000,
-            "lost_receipts": self.lost_receipts.load(Ordering::Relaxed),
+            "seconds_since_poll": self.polls.silent_s(self.shared.clock.now_ms()),
+            "failed_polls": self.polls.failed(),
+            "lost_receipts": self.polls.lost_receipts(),
+            "queue_clock_ahead_s": self.polls.ahead_s(),
             "limits": self.shared.limiter.describe(),
             "inventory": snapshot.inventory,
             "drift": snapshot.drift,
@@ -60,18 +57,9 @@ impl Server {
         })
     }
 
-    fn since_poll_ms(&self) -> i64 {
-        self.shared.clock.now_ms() - self.polled_at_ms.load(Ordering::Relaxed)
-    }
-
     fn faults(&self, snapshot: &Snapshot) -> Vec<String> {
         let mut faults: Vec<_> = snapshot.error.iter().cloned().collect();
-        if self.since_poll_ms() > STALE_MS {
-            faults.push(format!(
-                "the command queue has not answered for {} s",
-                self.since_poll_ms() / 1000
-            ));
-        }
+        faults.extend(self.polls.faults(self.shared.clock.now_ms()));
         if let Err(error) = self.shared.ledger.allocations() {
             faults.push(crate::chain(&error));
         }

@@ -112,6 +112,11 @@ pub trait Receiver: Send + Sync {
     async fn ack(&self, receipt: &str) -> Result<Settled, ReceiveError>;
     /// Makes a message visible again after a delay; the group stays in order.
     async fn nack(&self, receipt: &str, after: Duration) -> Result<Settled, ReceiveError>;
+    /// By how much the queue's clock is ahead of this machine's, as its last answer had it; `None` where
+    /// they are one clock or it has not answered yet.
+    fn clock_ahead_ms(&self) -> Option<i64> {
+        None
+    }
 }
 
 /// Refuses what SQS would refuse, or silently change (field F58).

@@ -11,8 +11,7 @@ use agent::attributes::WriteArguments;
 use agent::ledger::Ledger;
 use agent::{Config, Ends, Host};
 use anyhow::{Context, Result, bail};
-use backplane::sqlite::SqliteBackplane;
-use backplane::{Clock, QueueName, SystemClock};
+use backplane::{Clock, SystemClock};
 use clap::{Args, Parser, Subcommand};
 use events::envelope;
 use events::holdings::{HOLDINGS_TYPE, Holdings};
@@ -123,9 +122,8 @@ fn run(at: &At) -> Result<ExitCode> {
         .build()
         .context("start the async runtime")?;
     runtime.block_on(async {
-        let backplane = SqliteBackplane::open(&config.backplane, Arc::clone(&clock))?;
-        let receiver = Arc::new(backplane.receiver(&QueueName::Commands(config.host.clone())));
-        let ends = Ends::of(&host, receiver, Arc::new(backplane), clock);
+        let queue = config.queue.open(&config.host, Arc::clone(&clock)).await?;
+        let ends = Ends::of(&host, queue.receiver, queue.sender, clock);
         let running = agent::start(config, ends).await?;
         // Without a supervisor that asked for it there is nobody to tell.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);

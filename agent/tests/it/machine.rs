@@ -76,7 +76,9 @@ impl Machine {
                 proc: "/proc".into(),
             },
             write_deadline: DEADLINE,
-            backplane: "/none".into(),
+            queue: agent::queue::Queue::Embedded {
+                backplane: "/none".into(),
+            },
             host_key: SecretKey::parse(&self.host.expose()).unwrap(),
             function_keys: vec![self.function.public()],
             listen: ([127, 0, 0, 1], 0).into(),

@@ -120,6 +120,10 @@ impl Receiver for SqsReceiver {
             .visibility_timeout(i32::try_from(seconds).expect("at most 12 hours"));
         settled(change.send().await.map_err(|error| Failed::of(&error)))
     }
+
+    fn clock_ahead_ms(&self) -> Option<i64> {
+        self.clock.ahead_ms()
+    }
 }
 
 fn settled<T>(answer: Result<T, Failed>) -> Result<Settled, ReceiveError> {
