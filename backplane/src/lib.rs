@@ -14,6 +14,7 @@ mod lifecycle;
 
 mod document;
 
+#[cfg(feature = "sqlite")]
 pub mod sqlite;
 
 #[cfg(feature = "sqs")]

@@ -48,8 +48,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/operations", get(listing::operations))
         .route("/v1/operations/{id}", get(status::operation))
         .route("/v1/allocations", get(listing::allocations))
+        // Keys have slashes, and some carriers decode `%2F` on the way.
         .route(
-            "/v1/allocations/{key}",
+            "/v1/allocations/{*key}",
             get(status::allocation).delete(release::delete),
         )
         .route("/v1/hosts", get(listing::hosts))

@@ -1,7 +1,7 @@
 //! What the template tells a function: names of its table, queues and secrets. All that is missing is
 //! reported at once.
 
-use backplane::aws::{Connection, QueueUrls, Roots};
+use backplane::aws::{Connection, QueueUrls, Roots, StaticKeys};
 
 /// A function's environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,11 +79,13 @@ impl Environment {
         }
     }
 
-    /// How to reach AWS. Lambda gives keys with a session token, and a region.
+    /// How to reach AWS. Region and keys are the platform's: whatever it gives is right (Lambda's have a
+    /// session token, emulators' have none).
     #[must_use]
     pub fn connection(&self) -> Connection {
         Connection {
             roots: self.roots,
+            static_keys: StaticKeys::Allowed,
             ..Connection::default()
         }
     }

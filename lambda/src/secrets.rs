@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aws_sdk_secretsmanager::Client;
-use aws_sdk_secretsmanager::error::DisplayErrorContext;
 use backplane::aws::Aws;
 use function::Config;
 use function::config::{Bundle, ConfigError, Wanted};
@@ -22,12 +21,13 @@ const CONFIG: &str = "gpuhook.toml";
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
     /// A secret cannot be read.
-    #[error("secret {id} cannot be read: {reason}")]
+    #[error("secret {id} cannot be read")]
     Unreadable {
         /// Which.
         id: String,
-        /// Why not; never what it holds.
-        reason: String,
+        /// Why not.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A secret is not what `gpuhook config push` writes.
     #[error(
@@ -158,7 +158,7 @@ async fn read_one(client: &Client, id: String) -> Result<(String, Texts), Secret
     let got = client.get_secret_value().secret_id(&id).send().await;
     let got = got.map_err(|error| SecretsError::Unreadable {
         id: id.clone(),
-        reason: DisplayErrorContext(&error).to_string(),
+        source: error.into(),
     })?;
     let text = Zeroizing::new(got.secret_string.unwrap_or_default());
     // The reason could repeat a part of the secret.

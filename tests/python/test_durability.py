@@ -36,8 +36,13 @@ class Durability(unittest.TestCase):
             synced = [line for line in lines[arrived:answered] if re.search(r"\bfdatasync\(", line)]
             self.assertTrue(synced, "no fdatasync between arrival and 202:\n" + "\n".join(lines[arrived:answered]))
 
+
+class Crash(unittest.TestCase):
+    def machine(self):
+        return Machine()
+
     def test_a_kill_in_the_middle_of_an_allocate_leaves_one_allocation_and_one_result(self):
-        with Machine() as machine:
+        with self.machine() as machine:
             machine.start()
             # The second create is held in the kernel, so that the kill falls between the two.
             machine.simulate({"fault": {"write_hold": {"path_suffix": "/create", "nth": 2}}})

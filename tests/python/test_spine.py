@@ -36,8 +36,12 @@ def group_of(pid, controller):
 
 
 class Spine(unittest.TestCase):
+    def machine(self):
+        """What the tests run on; test_cloud.py repeats them on another shape of it."""
+        return Machine()
+
     def test_a_webhook_becomes_partitions_limits_and_a_verified_callback(self):
-        with Machine() as machine:
+        with self.machine() as machine:
             machine.start()
             before = machine.available()
             status, headers, body = machine.post(ALLOCATE, message_id="msg_first")
@@ -122,7 +126,7 @@ class Spine(unittest.TestCase):
         self.assertEqual(left, [], "no control group is left")
 
     def test_a_v1a_sender_is_accepted_and_its_forgery_is_not(self):
-        with Machine() as machine:
+        with self.machine() as machine:
             machine.start()
             body = json.dumps({"op": "inspect", "target": {"host": "gpu-1"}})
             headers = machine.signed_headers(body)
@@ -138,7 +142,7 @@ class Spine(unittest.TestCase):
             self.assertEqual(status, 401, answer)
 
     def test_the_seed_door_allocates_with_an_api_key(self):
-        with Machine() as machine:
+        with self.machine() as machine:
             machine.start()
             body = json.dumps({"gpu_id": 0, "vgpu_type": "T4-4Q"})
             headers = {"content-type": "application/json", "x-api-key": machine.api_key, "idempotency-key": "once"}
@@ -153,7 +157,7 @@ class Spine(unittest.TestCase):
             self.assertEqual(machine.request("POST", "/vgpu", body=body, headers=headers)[0], 401)
 
     def test_a_release_that_overtakes_its_allocate_wins_and_a_used_key_may_be_used_again(self):
-        with Machine() as machine:
+        with self.machine() as machine:
             machine.start()
 
             def outcome(operation):
@@ -180,7 +184,7 @@ class Spine(unittest.TestCase):
             self.assertEqual(renewed["outcome"]["kind"], "renewed", renewed)
 
     def test_a_reboot_of_the_host_brings_every_partition_back_under_its_id(self):
-        with Machine() as machine:
+        with self.machine() as machine:
             machine.start()
             _, _, body = machine.post(ALLOCATE)
             self.assertEqual(machine.final(body["operations"][0]["status_url"])["state"], "succeeded")
@@ -189,7 +193,7 @@ class Spine(unittest.TestCase):
             wait_until(lambda: machine.mdevs() == before, "the partitions to come back", alive=machine.alive)
 
     def test_a_lease_that_runs_out_is_removed_and_reported(self):
-        with Machine() as machine:
+        with self.machine() as machine:
             machine.start()
             lease = {"op": "allocate", "key": "short", "profile": "T4-8Q", "ttl_s": 2}
             status, _, body = machine.post(lease)
@@ -205,7 +209,7 @@ class Spine(unittest.TestCase):
             wait_until(listed, "the allocation to leave the list", alive=machine.alive)
 
     def test_other_tenants_see_nothing_but_occupied_slices(self):
-        with Machine() as machine:
+        with self.machine() as machine:
             machine.start()
             _, _, body = machine.post(ALLOCATE)
             url = body["operations"][0]["status_url"]

@@ -37,7 +37,10 @@ async fn a_tenant_reads_its_own() {
         machine.get(TOKEN, "/v1/operations").await.json()["items"][0],
         got
     );
+    // A carrier that decodes paths (API Gateway) leaves the key's slashes bare.
+    let decoded = machine.get(TOKEN, &PATH.replace("%2F", "/")).await.json();
     let allocation = machine.get(TOKEN, PATH).await.json();
+    assert_eq!(decoded, allocation);
     assert_eq!(
         (
             &allocation["key"],

@@ -1,0 +1,234 @@
+"""The same machine on the shape that gpuhook is for: `template.yaml` itself, deployed into a third
+party's cloud on loopback (PyPI `ministack`), the functions' release binaries run by it, and
+`gpuhook-agent` as a process beside the simulated host, talking to it through SQS alone."""
+
+import contextlib
+import http.client
+import io
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+import zipfile
+
+import boto3
+from botocore.config import Config
+
+from machine import BIN, REPOSITORY, Machine, free_port, wait_until
+
+LAMBDA = pathlib.Path(os.environ.get("GPUHOOK_LAMBDA_DIR", REPOSITORY / "target" / "release"))
+MINISTACK = pathlib.Path(sys.executable).with_name("ministack")
+ACCOUNT = "000000000000"
+REGION = "us-east-1"
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": REGION}
+FUNCTIONS = ("webhook", "results", "deliver", "sweep")
+
+
+class MiniStack:
+    """The third party's cloud, as one process on a loopback port."""
+
+    def __init__(self, folder, log, endpoint=None):
+        self.port = free_port()
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        # Its own folders stay in ours; of the environment it needs nothing of ours.
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "TMPDIR": str(folder),
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": str(self.port),
+            # Given to every function, as Lambda gives the region.
+            "AWS_ENDPOINT_URL": endpoint or self.endpoint,
+        }
+        self.process = subprocess.Popen([MINISTACK], stdout=log, stderr=log, env=environment, cwd=folder)
+        wait_until(self._healthy, "MiniStack to start", alive=lambda: self.process.poll() is None)
+
+    def _healthy(self):
+        with contextlib.suppress(OSError):
+            return urllib.request.urlopen(f"{self.endpoint}/_ministack/health", timeout=5).status == 200
+        return False
+
+    def client(self, service):
+        return boto3.client(
+            service,
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(retries={"max_attempts": 0}),
+        )
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait(timeout=30)
+
+
+def bundled(name):
+    """A function's package, as `cargo lambda build` has it: one file named bootstrap."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        entry = zipfile.ZipInfo("bootstrap")
+        entry.external_attr = 0o755 << 16
+        archive.writestr(entry, (LAMBDA / name).read_bytes(), zipfile.ZIP_DEFLATED, 1)
+    return packed.getvalue()
+
+
+class Cloud(Machine):
+    """A simulated host, its agent, and an installation in MiniStack."""
+
+    PREFIX = "gpuhook"
+
+    def __init__(self, host="two-t4"):
+        super().__init__(host)
+        self.agent = None
+        self.stack = MiniStack(self.folder, self.log)
+
+    # -- deployment ------------------------------------------------------------------------------
+
+    def deploy(self):
+        """What `sam deploy` and `gpuhook host add` do, by the templates themselves."""
+        storage = self.stack.client("s3")
+        storage.create_bucket(Bucket="code")
+        template = (REPOSITORY / "template.yaml").read_text()
+        for name in FUNCTIONS:
+            storage.put_object(Bucket="code", Key=f"{name}.zip", Body=bundled(name))
+            # The only edit: where the code is.
+            template = re.sub(
+                rf"(Binary: {name}\n(?:.*\n)*?\s+CodeUri: )lambda\n", rf"\1s3://code/{name}.zip\n", template, count=1
+            )
+        self.outputs = self._create("installation", template, {"Architecture": "x86_64"})
+        self.api = self.outputs["ApiUrl"].split("//")[1].split(".")[0]
+        host = (REPOSITORY / "infra" / "host.yaml").read_text()
+        parameters = {
+            "Host": "gpu-1",
+            "WebhookRoleArn": self.outputs["WebhookRoleArn"],
+            "SweepRoleArn": self.outputs["SweepRoleArn"],
+        }
+        self.host_outputs = self._create("host-gpu-1", host, parameters)
+        self._push_configuration()
+        self._register_host()
+        return self
+
+    def _register_host(self):
+        table = self.stack.client("dynamodb")
+        key = re.search(r'public_key = "(.*)"', (self.folder / "gpuhook.toml").read_text()).group(1)
+        listed = {"pk": {"S": "HOSTS"}, "sk": {"S": "gpu-1"}, "ver": {"N": "1"}}
+        head = {
+            "pk": {"S": "HOST#gpu-1"},
+            "sk": {"S": "-"},
+            "ver": {"N": "1"},
+            "pools": {"S": '{"v":1,"doc":["default"]}'},
+            "public_key": {"S": key},
+            "version": {"N": "1"},
+            "reserved": {"M": {}},
+        }
+        for item in (listed, head):
+            table.put_item(TableName=self.outputs["TableName"], Item=item)
+
+    def _create(self, name, template, parameters):
+        formation = self.stack.client("cloudformation")
+        formation.create_stack(
+            StackName=name,
+            TemplateBody=template,
+            Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
+            Capabilities=["CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
+        )
+
+        def settled():
+            stack = formation.describe_stacks(StackName=name)["Stacks"][0]
+            return None if stack["StackStatus"].endswith("IN_PROGRESS") else stack
+
+        stack = wait_until(settled, f"stack {name}")
+        assert stack["StackStatus"] == "CREATE_COMPLETE", (stack["StackStatus"], stack.get("StackStatusReason"))
+        return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
+
+    def _push_configuration(self):
+        secrets = self.stack.client("secretsmanager")
+        toml = (self.folder / "gpuhook.toml").read_text()
+        toml = re.sub(r"\[store\]\npath = .*\n", "", toml)
+        files = {
+            "config": {"gpuhook.toml": toml},
+            "sources": self._files("secrets/webhook.whsec", "secrets/sender.whpk", "secrets/api.key"),
+            "signing": self._files("keys/function.whsk"),
+            "callbacks": self._files("secrets/callback.whsec", "keys/callback.whsk", "receiver.pem"),
+        }
+        for name, texts in files.items():
+            secrets.put_secret_value(SecretId=f"{self.PREFIX}/{name}", SecretString=json.dumps(texts))
+
+    def _files(self, *names):
+        return {name: (self.folder / name).read_text() for name in names}
+
+    def start(self, prefix=()):
+        """Starts the agent and waits until the front door answers and can place on its host."""
+        self.start_agent()
+        wait_until(self._healthy, "the front door to answer", alive=self.alive)
+        wait_until(self._observed, "the host's first inventory", alive=self.alive)
+        return self
+
+    def start_agent(self, environment=None):
+        config = self.folder / "agent.toml"
+        text = config.read_text()
+        if "commands_url" not in text:
+            queues = f"""
+commands_url = "{self.host_outputs['CommandsQueueUrl']}"
+results_url = "{self.outputs['ResultsQueueUrl']}"
+region = "{REGION}"
+endpoint = "{self.stack.endpoint}"
+allow_static_keys = true
+"""
+            config.write_text(text.replace('backplane = "backplane.db"\n', queues))
+        self.agent = subprocess.Popen(
+            [BIN / "gpuhook-agent", "run", "--config", config],
+            stdout=self.log,
+            stderr=self.log,
+            env=os.environ | KEYS | (environment or {}),
+        )
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def alive(self):
+        return self.agent.poll() is None and self.stack.process.poll() is None
+
+    def kill(self):
+        """SIGKILL to the agent; the functions are gone between two events anyway."""
+        self.agent.send_signal(signal.SIGKILL)
+        self.agent.wait()
+
+    def stop(self):
+        if self.agent and self.agent.poll() is None:
+            self.agent.send_signal(signal.SIGTERM)
+            self.agent.wait(timeout=60)
+
+    def _allocations(self):
+        if self.agent is None or not self.alive():
+            return []
+        items = self.get("/v1/allocations")[2].get("items", [])
+        return [item["id"] for item in items]
+
+    def close(self):
+        try:
+            super().close()
+        finally:
+            self.stack.close()
+
+    # -- the outside world -----------------------------------------------------------------------
+
+    def request(self, method, path, body=None, headers=None):
+        """Through the API's own host name, as the world reaches it."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.stack.port, timeout=60)
+        host = f"{self.api}.execute-api.localhost:{self.stack.port}"
+        try:
+            connection.request(method, path, body=body, headers={"host": host, **(headers or {})})
+            response = connection.getresponse()
+            text = response.read()
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            try:
+                return response.status, headers, json.loads(text) if text else {}
+            except json.JSONDecodeError:
+                return response.status, headers, {"text": text.decode(errors="replace")}
+        finally:
+            connection.close()
