@@ -35,8 +35,24 @@ use crate::queue::HASTY;
 /// Hosts that any case sends to.
 const HOSTS: [&str; 3] = ["t4", "t4-2", HASTY];
 
+/// What becomes of a request to the emulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is answered.
+    Answered,
+    /// It is done, and the answer is lost with its connection.
+    Lost,
+    /// It is not done, and answered with this status and error code.
+    Refused(u16, &'static str),
+    /// It is not done, and never answered.
+    Silent,
+}
+
+/// Decides by the name of the call.
+pub(crate) type Fates = Arc<dyn Fn(&str) -> Fate + Send + Sync>;
+
 /// Serves SQS and DynamoDB on a loopback port until the runtime ends.
-pub(crate) async fn emulator() -> String {
+pub(crate) async fn emulator(fates: Fates) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let queues = SqsConfig {
@@ -54,10 +70,25 @@ pub(crate) async fn emulator() -> String {
             let Ok((stream, _)) = listener.accept().await else {
                 return;
             };
-            let (queues, tables) = (queues.clone(), tables.clone());
+            let (queues, tables, fates) = (queues.clone(), tables.clone(), fates.clone());
             let service = service_fn(move |request: Request<Incoming>| {
-                let (queues, tables) = (queues.clone(), tables.clone());
-                async move { Ok::<_, Infallible>(answer(&queues, &tables, request).await) }
+                let (queues, tables, fates) = (queues.clone(), tables.clone(), fates.clone());
+                async move {
+                    let target = request.headers().get("x-amz-target");
+                    let target = target
+                        .and_then(|target| target.to_str().ok())
+                        .unwrap_or_default();
+                    let call = target.rsplit('.').next().unwrap_or_default().to_owned();
+                    match fates(&call) {
+                        Fate::Answered => Ok(answer(&queues, &tables, request).await),
+                        Fate::Lost => {
+                            answer(&queues, &tables, request).await;
+                            Err("the answer is lost")
+                        }
+                        Fate::Refused(status, code) => Ok(refusal(status, code)),
+                        Fate::Silent => std::future::pending().await,
+                    }
+                }
             });
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service);
@@ -65,6 +96,15 @@ pub(crate) async fn emulator() -> String {
         }
     });
     format!("http://{address}")
+}
+
+fn refusal(status: u16, code: &str) -> Response<BoxBody<Bytes, Infallible>> {
+    let body = format!(r#"{{"__type":"com.amazonaws#{code}","message":"as the test wants it"}}"#);
+    Response::builder()
+        .status(status)
+        .header("content-type", "application/x-amz-json-1.0")
+        .body(http_body_util::Full::from(body).boxed())
+        .unwrap()
 }
 
 async fn answer(
@@ -110,15 +150,20 @@ struct Deployer {
     queues: aws_sdk_sqs::Client,
 }
 
-/// A fresh installation.
+/// A fresh installation in the emulator that is asked for.
 pub(crate) async fn backplane() -> Backplane {
     // Every test process runs one case; nobody reads the environment at the same time.
     let endpoint = match std::env::var("GPUHOOK_TEST_AWS_ENDPOINT") {
         Ok(endpoint) => endpoint,
-        Err(_) => emulator().await,
+        Err(_) => emulator(Arc::new(|_| Fate::Answered)).await,
     };
+    installation(&endpoint).await
+}
+
+/// A fresh installation at an endpoint.
+pub(crate) async fn installation(endpoint: &str) -> Backplane {
     let prefix = format!("g{}", &Uuid::now_v7().simple().to_string()[20..]);
-    let deployer = Deployer::new(&endpoint);
+    let deployer = Deployer::new(endpoint);
     deployer.table(&prefix).await;
     for host in HOSTS {
         deployer.commands(&prefix, host).await;
@@ -126,7 +171,7 @@ pub(crate) async fn backplane() -> Backplane {
     deployer
         .queue(&format!("{prefix}-results"), HashMap::new())
         .await;
-    let aws = connect(&endpoint).await;
+    let aws = connect(endpoint).await;
     let urls = QueueUrls::Installation {
         base: format!("{endpoint}/000000000000/"),
         prefix: prefix.clone(),

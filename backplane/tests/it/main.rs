@@ -15,6 +15,9 @@ mod sample;
 #[cfg(feature = "aws")]
 mod aws;
 
+#[cfg(feature = "aws")]
+mod aws_faults;
+
 mod queue;
 
 mod accept;

@@ -1,0 +1,193 @@
+"""The agent and a queue in the cloud that fails: every way of not answering is noticed, counted and
+survived; credentials are found within seconds or their absence is explained; nothing is retried in a
+busy loop (field F14, F70)."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import threading
+import time
+import unittest
+import urllib.request
+
+from machine import BIN, Machine, free_port, wait_until
+from queue_stub import QueueStub
+
+AGENT = BIN / "gpuhook-agent"
+SESSION = {"AWS_ACCESS_KEY_ID": "ASIATEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token-1"}
+
+
+class Polling(unittest.TestCase):
+    def setUp(self):
+        self.machine = Machine()
+        self.addCleanup(self.machine.close)
+        self.queue = QueueStub()
+        self.addCleanup(self.queue.close)
+
+    def configure(self, endpoint=None, more=""):
+        endpoint = endpoint or self.queue.endpoint
+        config = self.machine.folder / "agent.toml"
+        queue = f'''
+commands_url = "{endpoint}/000000000000/gpuhook-cmd-gpu-1.fifo"
+results_url = "{endpoint}/000000000000/gpuhook-results"
+region = "eu-west-1"
+endpoint = "{endpoint}"
+{more}
+'''
+        config.write_text(config.read_text().replace('backplane = "backplane.db"\n', queue))
+        return config
+
+    def environment(self, credentials, **more):
+        """Nothing of this machine's own AWS configuration; a metadata service that is a black hole."""
+        hole = socket.socket()
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(1)
+        self.addCleanup(hole.close)
+        mine = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        return mine | {
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{hole.getsockname()[1]}",
+            "AWS_CONFIG_FILE": str(self.machine.folder / "aws-config"),
+            "AWS_SHARED_CREDENTIALS_FILE": str(self.machine.folder / "aws-credentials"),
+            **credentials,
+            **more,
+        }
+
+    def start(self, config, environment):
+        agent = subprocess.Popen(
+            [AGENT, "run", "--config", config], stdout=self.machine.log, stderr=self.machine.log, env=environment
+        )
+        self.addCleanup(self.end, agent)
+        return agent
+
+    def end(self, agent):
+        if agent.poll() is None:
+            agent.send_signal(signal.SIGKILL)
+            agent.wait()
+
+    def status(self, agent):
+        def read():
+            with contextlib.suppress(OSError):
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.machine.agent_port}/status", timeout=5) as answer:
+                    return json.load(answer)
+            return None
+
+        return wait_until(read, "the agent's status", alive=lambda: agent.poll() is None)
+
+    def polls(self):
+        return [request for request in self.queue.seen if request["target"].endswith("ReceiveMessage")]
+
+    def test_every_way_of_not_answering_is_counted_and_survived(self):
+        ways = ["cut", "broken", "throttled", "denied", "half", "silent"]
+        turns = list(ways)
+        self.queue.behave = lambda request: (turns.pop(0) if turns else "empty") if "Receive" in request["target"] else "empty"
+        agent = self.start(self.configure(), self.environment(SESSION))
+        # A silent queue is given up 5 s after the longest wait that was asked of it.
+        wait_until(lambda: not turns and len(self.polls()) > len(ways), "a poll after all that failed", deadline_s=120, alive=lambda: agent.poll() is None)
+        status = wait_until(lambda: self.recovered(agent), "the agent to be healthy again")
+        self.assertEqual(status["failed_polls"], len(ways), status)
+        first = self.polls()[0]["body"]
+        self.assertEqual((first["MaxNumberOfMessages"], first["WaitTimeSeconds"]), (1, 20))
+
+    def recovered(self, agent):
+        status = self.status(agent)
+        return status if status["healthy"] and status["failed_polls"] else None
+
+    def test_a_queue_that_refuses_is_not_asked_in_a_busy_loop(self):
+        for way in ("throttled", "denied", "expired"):
+            self.queue.behave = lambda request, way=way: way
+            self.queue.seen.clear()
+            agent = self.start(self.configure(), self.environment(SESSION))
+            begun = time.monotonic()
+            wait_until(lambda: len(self.polls()) >= 4, "four polls", alive=lambda: agent.poll() is None)
+            took_s = time.monotonic() - begun
+            # 200, 400, 800 ms between them, each shortened by up to its half.
+            self.assertGreater(took_s, 0.6, f"{way}: {len(self.polls())} polls in {took_s:.2f} s")
+            self.end(agent)
+
+    def test_a_clock_that_is_off_is_told(self):
+        self.queue.skew_s = 1200
+        agent = self.start(self.configure(), self.environment(SESSION))
+
+        def skewed():
+            status = self.status(agent)
+            return status if status["queue_clock_ahead_s"] is not None else None
+
+        status = wait_until(skewed, "the queue's clock")
+        self.assertAlmostEqual(status["queue_clock_ahead_s"], 1200, delta=5)
+        self.assertFalse(status["healthy"])
+        self.assertTrue(any("clock_skew" in fault and "behind" in fault for fault in status["faults"]), status["faults"])
+
+    def test_a_host_without_credentials_says_within_seconds_what_was_tried(self):
+        config = self.configure()
+        begun = time.monotonic()
+        ran = subprocess.run([AGENT, "run", "--config", config], capture_output=True, text=True, timeout=60, env=self.environment({}))
+        self.assertLess(time.monotonic() - begun, 10)
+        self.assertNotEqual(ran.returncode, 0)
+        for provider in ("environment", "profile", "web identity token", "container", "instance metadata"):
+            self.assertIn(f"{provider}: ", ran.stderr)
+        doctor = subprocess.run([AGENT, "doctor", "--config", config], capture_output=True, text=True, timeout=60, env=self.environment({}))
+        self.assertIn("FAIL queue", doctor.stdout)
+        self.assertIn("no AWS credentials", doctor.stdout)
+
+    def test_long_lived_keys_are_refused_unless_allowed(self):
+        keys = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "a-secret-that-is-never-shown"}
+        config = self.configure()
+        ran = subprocess.run([AGENT, "run", "--config", config], capture_output=True, text=True, timeout=60, env=self.environment(keys))
+        self.assertNotEqual(ran.returncode, 0)
+        self.assertIn("environment: has long-lived access keys, which are refused", ran.stderr)
+        self.assertNotIn("a-secret-that-is-never-shown", ran.stderr)
+        config.write_text(config.read_text().replace('region = "eu-west-1"', 'region = "eu-west-1"\nallow_static_keys = true'))
+        agent = self.start(config, self.environment(keys))
+        wait_until(self.polls, "a poll", alive=lambda: agent.poll() is None)
+
+    def test_credentials_that_expire_are_replaced_without_a_restart(self):
+        current = self.machine.folder / "session"
+        count = self.machine.folder / "asked"
+        current.write_text("token-1")
+        helper = self.machine.folder / "helper"
+        # No Expiration: only AWS tells that they have expired, as after a revocation or with a wrong clock.
+        helper.write_text(
+            f"#!/bin/sh\necho asked >> {count}\n"
+            f"""printf '{{"Version":1,"AccessKeyId":"ASIATEST","SecretAccessKey":"s","SessionToken":"%s"}}' "$(cat {current})"\n"""
+        )
+        helper.chmod(0o755)
+        (self.machine.folder / "aws-config").write_text(f"[profile host]\ncredential_process = {helper}\n")
+        valid = ["token-1"]
+        self.queue.behave = lambda request: "empty" if request["token"] in valid else "expired"
+        agent = self.start(self.configure(more='profile = "host"'), self.environment({}))
+        alive = lambda: agent.poll() is None
+        wait_until(lambda: any(poll["token"] == "token-1" for poll in self.polls()), "a poll", alive=alive)
+        valid[:] = ["token-2"]
+        wait_until(lambda: len([poll for poll in self.polls() if poll["token"] == "token-1"]) >= 3, "polls that are refused", alive=alive)
+        current.write_text("token-2")
+        wait_until(lambda: any(poll["token"] == "token-2" for poll in self.polls()), "a poll with the new session", alive=alive)
+        wait_until(lambda: self.recovered(agent), "the agent to be healthy again")
+        asked, refused = len(count.read_text().splitlines()), self.status(agent)["failed_polls"]
+        self.assertLessEqual(asked, refused + 3, "the helper runs once per refusal, not once per call")
+
+    def test_a_proxy_is_used_where_the_environment_names_one(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        lines = []
+
+        def proxy():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        lines.append(connection.makefile("rb").readline())
+
+        threading.Thread(target=proxy, daemon=True).start()
+        proxied = {"HTTPS_PROXY": f"http://127.0.0.1:{listener.getsockname()[1]}", "NO_PROXY": "127.0.0.1"}
+        config = self.configure(endpoint="https://sqs.gpuhook.invalid")
+        agent = self.start(config, self.environment(SESSION, **proxied))
+        wait_until(lambda: lines, "the proxy to be asked", alive=lambda: agent.poll() is None)
+        self.assertEqual(lines[0], b"CONNECT sqs.gpuhook.invalid:443 HTTP/1.1\r\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
