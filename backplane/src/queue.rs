@@ -75,8 +75,10 @@ pub struct Message {
     pub body: String,
     /// Deliveries so far, this one included.
     pub receive_count: u32,
-    /// The queue's own clock at delivery, Unix milliseconds.
+    /// The queue's own clock at delivery, Unix milliseconds; 0 where it is not told.
     pub server_time_ms: i64,
+    /// Who sent it, as the queue knows them: for logs, never for decisions.
+    pub sender: Option<String>,
 }
 
 /// Why nothing could be received or settled.

@@ -147,7 +147,7 @@ impl ResultsWorker {
             Err(Unverified::Later(error)) => return self.failed(message, &error),
             Err(Unverified::Never(reason)) => {
                 self.poisoned.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(message.id = %message.id, message.group = %message.group, %reason, "result put away: it can never be settled");
+                tracing::error!(message.id = %message.id, message.sender = message.sender, %reason, "result put away: it can never be settled");
                 return Handled::Ignored;
             }
         };

@@ -35,6 +35,7 @@ fn message(record: &Value) -> Result<Message, Nameless> {
         body: text(&record["body"]),
         receive_count: receives.and_then(|count| count.parse().ok()).unwrap_or(1),
         server_time_ms: 0,
+        sender: attributes["SenderId"].as_str().map(str::to_owned),
         id,
     })
 }

@@ -20,7 +20,7 @@ pub(crate) struct CiArgs {
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 16] = [
     ("prepare", prepare),
     ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
     ("tidy", crate::tidy::run),
@@ -32,6 +32,7 @@ const STEPS: [Step; 14] = [
                 "clippy",
                 "--workspace",
                 "--all-targets",
+                "--all-features",
                 "--quiet",
                 "--",
                 "-D",
@@ -41,9 +42,23 @@ const STEPS: [Step; 14] = [
     }),
     ("docs", docs),
     ("build", |root| {
-        cargo(root, &["build", "--workspace", "--quiet"])
+        cargo(root, &["build", "--workspace", "--all-features", "--quiet"])
     }),
     ("test", test),
+    ("emulator", crate::emulator::run),
+    // As packaged: what Lambda is given is what is tried.
+    ("functions", |root| {
+        cargo(
+            root,
+            &[
+                "build",
+                "--release",
+                "--package",
+                "gpuhook-lambda",
+                "--quiet",
+            ],
+        )
+    }),
     ("python", python),
     ("nasty", |root| {
         crate::fire::start(root, "gpuhook-nasty", &[])
@@ -104,14 +119,24 @@ pub(crate) fn shell(command: &mut Command) -> Result<()> {
 }
 
 pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
-    shell(Command::new("cargo").current_dir(root).args(arguments))
+    cargo_with(root, arguments, &[])
+}
+
+pub(crate) fn cargo_with(
+    root: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.current_dir(root).args(arguments);
+    shell(command.envs(environment.iter().copied()))
 }
 
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
-fn venv_python(root: &Path) -> PathBuf {
+pub(crate) fn venv_python(root: &Path) -> PathBuf {
     target(root).join("venv/bin/python")
 }
 
@@ -216,7 +241,13 @@ fn docs(root: &Path) -> Result<()> {
     shell(
         Command::new("cargo")
             .current_dir(root)
-            .args(["doc", "--workspace", "--no-deps", "--quiet"])
+            .args([
+                "doc",
+                "--workspace",
+                "--all-features",
+                "--no-deps",
+                "--quiet",
+            ])
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
 }
@@ -229,6 +260,7 @@ fn test(root: &Path) -> Result<()> {
                 "nextest",
                 "run",
                 "--workspace",
+                "--all-features",
                 "--no-fail-fast",
                 "--status-level",
                 "fail",
@@ -236,12 +268,21 @@ fn test(root: &Path) -> Result<()> {
             ],
         )
     } else {
-        cargo(root, &["test", "--workspace", "--quiet", "--no-fail-fast"])
+        cargo(
+            root,
+            &[
+                "test",
+                "--workspace",
+                "--all-features",
+                "--quiet",
+                "--no-fail-fast",
+            ],
+        )
     }
 }
 
 fn python(root: &Path) -> Result<()> {
-    let bins = target(root).join("debug");
+    let (bins, functions) = (target(root).join("debug"), target(root).join("release"));
     let mut run = Command::new(venv_python(root));
     run.current_dir(root).args([
         "-m",
@@ -253,6 +294,7 @@ fn python(root: &Path) -> Result<()> {
     ]);
     shell(
         run.env("GPUHOOK_BIN_DIR", bins)
+            .env("GPUHOOK_LAMBDA_DIR", functions)
             .env("PYTHONDONTWRITEBYTECODE", "1"),
     )
 }

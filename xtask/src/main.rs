@@ -2,6 +2,8 @@
 
 mod ci;
 
+mod emulator;
+
 mod fire;
 
 mod tidy;

@@ -6,11 +6,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Who may see whom (crate folder, then what its `[dependencies]` may name of the house).
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("events", &[]),
     ("placement", &["events"]),
     ("backplane", &["events"]),
     ("function", &["events", "placement", "backplane"]),
+    ("lambda", &["backplane", "function"]),
     ("agent", &["events", "placement", "backplane"]),
     ("simulator", &[]),
     ("simulator/nvml", &["simulator"]),

@@ -302,6 +302,7 @@ impl Receiver for Queues {
                     body,
                     receive_count: 1,
                     server_time_ms: self.server_time_ms.load(Ordering::SeqCst),
+                    sender: None,
                 }));
             }
             if tokio::time::Instant::now() >= deadline {

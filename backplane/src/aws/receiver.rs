@@ -55,6 +55,7 @@ impl SqsReceiver {
         };
         let group = attribute(Attribute::MessageGroupId).unwrap_or_default();
         let receives = attribute(Attribute::ApproximateReceiveCount);
+        let sender = attribute(Attribute::SenderId);
         let (Some(id), Some(receipt)) = (message.message_id, message.receipt_handle) else {
             let text = "the queue sent a message without id or receipt".to_owned();
             return Err(ReceiveError::Unavailable(text));
@@ -66,6 +67,7 @@ impl SqsReceiver {
             body: message.body.unwrap_or_default(),
             receive_count: receives.and_then(|count| count.parse().ok()).unwrap_or(1),
             server_time_ms: self.clock.now_ms(),
+            sender,
         })
     }
 }
@@ -90,7 +92,8 @@ impl Receiver for SqsReceiver {
             .max_number_of_messages(1)
             .wait_time_seconds(seconds)
             .message_system_attribute_names(Attribute::ApproximateReceiveCount)
-            .message_system_attribute_names(Attribute::MessageGroupId);
+            .message_system_attribute_names(Attribute::MessageGroupId)
+            .message_system_attribute_names(Attribute::SenderId);
         let receive = if is_fifo(&self.url) {
             receive.receive_request_attempt_id(Uuid::now_v7().to_string())
         } else {

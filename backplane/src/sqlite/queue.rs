@@ -114,6 +114,7 @@ fn deliver(scope: &Scope<'_>, seq: i64, now_ms: i64) -> Result<Message, Fault> {
                 body: row.get(3)?,
                 receive_count: row.get(4)?,
                 server_time_ms: now_ms,
+                sender: None,
             })
         },
     )?)

@@ -75,6 +75,7 @@ fn message(id: &str, group: &str, body: String) -> Message {
         body,
         receive_count: 1,
         server_time_ms: NOW_MS,
+        sender: None,
     }
 }
 

@@ -156,6 +156,7 @@ async fn settle(machine: &Machine, body: String) {
         body,
         receive_count: 1,
         server_time_ms: NOW * 1000,
+        sender: None,
     };
     assert!(worker.handle(vec![message]).await.is_empty());
 }
