@@ -24,4 +24,4 @@ pub use queues::{QueueUrls, SqsSender};
 pub use receiver::SqsReceiver;
 pub use server_clock::ServerClock;
 #[cfg(feature = "aws")]
-pub use table::DynamoStore;
+pub use table::{DynamoStore, Removal, Removed};

@@ -10,9 +10,9 @@ mod evidence;
 use events::HostName;
 
 pub(crate) use allocation::Allocation;
-#[cfg(feature = "aws")]
-pub(crate) use evidence::overdue_from_ms;
 pub(crate) use evidence::{changes_capacity, expire, is_overdue};
+#[cfg(feature = "aws")]
+pub(crate) use evidence::{lose, overdue_from_ms};
 pub(crate) use operation::{advance, is_for, overtaken, record, route_is_stale};
 
 /// How long a release that overtook its allocate wins.

@@ -244,6 +244,8 @@ pub struct HostView {
     pub version: u64,
     /// Unix milliseconds of the last event from it, by the store's clock.
     pub heard_at_ms: Option<i64>,
+    /// Whether it is being removed: nothing new is placed on it.
+    pub cordoned: bool,
 }
 
 /// What a host holds, for rebuilding its ledger.

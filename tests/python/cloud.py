@@ -19,6 +19,7 @@ import boto3
 from botocore.config import Config
 
 from machine import BIN, REPOSITORY, Machine, free_port, wait_until
+from proxy import Proxy
 
 LAMBDA = pathlib.Path(os.environ.get("GPUHOOK_LAMBDA_DIR", REPOSITORY / "target" / "release"))
 MINISTACK = pathlib.Path(sys.executable).with_name("ministack")
@@ -29,10 +30,11 @@ FUNCTIONS = ("webhook", "results", "deliver", "sweep")
 
 
 class MiniStack:
-    """The third party's cloud, as one process on a loopback port."""
+    """The third party's cloud, as one process on a loopback port. Functions reach it through `endpoint`
+    if that is another."""
 
-    def __init__(self, folder, log, endpoint=None):
-        self.port = free_port()
+    def __init__(self, folder, log, port, endpoint=None):
+        self.port = port
         self.endpoint = f"http://127.0.0.1:{self.port}"
         # Its own folders stay in ours; of the environment it needs nothing of ours.
         environment = {
@@ -82,10 +84,14 @@ class Cloud(Machine):
 
     PREFIX = "gpuhook"
 
-    def __init__(self, host="two-t4"):
+    def __init__(self, host="two-t4", cut=False):
+        """With `cut`, functions and agent reach the cloud through a proxy that can be cut."""
         super().__init__(host)
         self.agent = None
-        self.stack = MiniStack(self.folder, self.log)
+        port = free_port()
+        self.proxy = Proxy(port) if cut else None
+        self.endpoint = self.proxy.endpoint if cut else f"http://127.0.0.1:{port}"
+        self.stack = MiniStack(self.folder, self.log, port, self.endpoint)
 
     # -- deployment ------------------------------------------------------------------------------
 
@@ -177,7 +183,7 @@ class Cloud(Machine):
 commands_url = "{self.host_outputs['CommandsQueueUrl']}"
 results_url = "{self.outputs['ResultsQueueUrl']}"
 region = "{REGION}"
-endpoint = "{self.stack.endpoint}"
+endpoint = "{self.endpoint}"
 allow_static_keys = true
 """
             config.write_text(text.replace('backplane = "backplane.db"\n', queues))
@@ -214,6 +220,8 @@ allow_static_keys = true
             super().close()
         finally:
             self.stack.close()
+            if self.proxy:
+                self.proxy.close()
 
     # -- the outside world -----------------------------------------------------------------------
 

@@ -39,7 +39,11 @@ mod due;
 
 mod lists;
 
+mod removal;
+
 mod store;
+
+pub use removal::{Removal, Removed};
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Builder;

@@ -122,6 +122,17 @@ impl Allocation {
         true
     }
 
+    /// Ends it because its host is gone for good. Whether it moved.
+    #[cfg(feature = "aws")]
+    pub(crate) fn lose(&mut self, now_ms: i64) -> bool {
+        let moved = self.is_held();
+        if moved {
+            self.record.state = AllocationState::Ended;
+            self.record.changed_at_ms = now_ms;
+        }
+        moved
+    }
+
     fn is_older_than(&self, seen: &Observation<'_>) -> bool {
         self.record.host == *seen.host && self.sequence < seen.sequence
     }

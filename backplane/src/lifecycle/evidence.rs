@@ -71,3 +71,25 @@ fn has(inventory: &HostInventory, id: AllocationId) -> bool {
             .is_some_and(|owner| owner.allocation == id)
     })
 }
+
+/// Ends an operation whose host is gone for good. Whether it ended.
+#[cfg(feature = "aws")]
+pub(crate) fn lose(record: &mut OperationRecord, now_ms: i64) -> bool {
+    if record.state.is_final() {
+        return false;
+    }
+    let host = record
+        .host
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let text = format!("host {host} was removed as lost; what it had begun is not known");
+    record.state = match record.state {
+        OperationState::Queued => OperationState::Expired,
+        _ => OperationState::Failed,
+    };
+    record.failure = Some(Failure::new(Code::HostSilent, text));
+    record.changed_at_ms = now_ms;
+    record.sent = true;
+    true
+}

@@ -294,5 +294,7 @@ fn view(
         reserved,
         version,
         heard_at_ms,
+        // Hosts of one machine come and go with its configuration.
+        cordoned: false,
     })
 }

@@ -162,6 +162,11 @@ pub(crate) async fn backplane() -> Backplane {
 
 /// A fresh installation at an endpoint.
 pub(crate) async fn installation(endpoint: &str) -> Backplane {
+    store_and_installation(endpoint).await.1
+}
+
+/// A fresh installation at an endpoint, with what only operators do with its store.
+pub(crate) async fn store_and_installation(endpoint: &str) -> (Arc<DynamoStore>, Backplane) {
     let prefix = format!("g{}", &Uuid::now_v7().simple().to_string()[20..]);
     let deployer = Deployer::new(endpoint);
     deployer.table(&prefix).await;
@@ -178,15 +183,16 @@ pub(crate) async fn installation(endpoint: &str) -> Backplane {
     };
     let store = Arc::new(DynamoStore::new(&aws, prefix));
     let sender = Arc::new(SqsSender::new(&aws, urls.clone()));
-    Backplane {
+    let backplane = Backplane {
         store: store.clone(),
-        reads: store,
+        reads: store.clone(),
         sender,
         receiver: Box::new(move |queue| Arc::new(SqsReceiver::new(&aws, urls.of(queue)))),
         clock: ManualClock::start(),
         queue_time: QueueTime::ItsOwn,
         _kept: Box::new(()),
-    }
+    };
+    (store, backplane)
 }
 
 impl Deployer {

@@ -18,6 +18,9 @@ mod aws;
 #[cfg(feature = "aws")]
 mod aws_faults;
 
+#[cfg(feature = "aws")]
+mod aws_removal;
+
 mod queue;
 
 mod accept;

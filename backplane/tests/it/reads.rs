@@ -115,6 +115,13 @@ async fn new_rows_do_not_shift_a_page(backplane: Backplane) {
     backplane
         .accept(3, vec![new(allocate("three"), "t4")])
         .await;
+    // The front door lets these through a URL, and nothing else.
+    let cursor = page.next.clone().unwrap();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.=".contains(c);
+    assert!(
+        cursor.len() <= 128 && cursor.chars().all(is_plain),
+        "{cursor}"
+    );
     let next = backplane
         .reads
         .operations(&tenant(), page.next.as_deref(), 1)

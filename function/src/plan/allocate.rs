@@ -101,10 +101,18 @@ impl Planner<'_> {
             Target::Host(target) => {
                 let view = self.host(one, &target.host)?;
                 self.permit(&one.operation, Some(view))?;
+                if view.cordoned {
+                    return Err(invalid(
+                        one,
+                        "/target/host",
+                        "is being removed and takes nothing new",
+                    ));
+                }
                 Ok(vec![view])
             }
             Target::Pool(target) => {
-                let of_pool = |view: &&HostView| view.record.pools.contains(&target.pool);
+                let of_pool =
+                    |view: &&HostView| view.record.pools.contains(&target.pool) && !view.cordoned;
                 let members: Vec<_> = self.hosts.iter().filter(of_pool).collect();
                 if members.is_empty() {
                     return Err(invalid(one, "/target/pool", "has no enrolled host"));

@@ -261,6 +261,7 @@ impl Reads for FakeStore {
             reserved: Vec::new(),
             version: 1,
             heard_at_ms: None,
+            cordoned: false,
         }))
     }
 

@@ -28,6 +28,8 @@ pub(super) struct Head {
     pub(super) sequence: Option<i64>,
     /// Promised and not yet reported, by operation.
     pub(super) reserved: BTreeMap<String, Reservation>,
+    /// Whether it is being removed.
+    pub(super) cordoned: bool,
 }
 
 impl Head {
@@ -44,6 +46,9 @@ impl Head {
                 draft.number("sequence", sequence)
             })
             .with("reserved", AttributeValue::M(reserved))
+            .maybe(self.cordoned.then_some(1), |draft, yes| {
+                draft.number("cordoned", yes)
+            })
             .item())
     }
 
@@ -66,6 +71,7 @@ impl Head {
             version: fields.number("version")?,
             sequence: fields.maybe_number("sequence")?,
             reserved,
+            cordoned: fields.value("cordoned").is_some(),
         })
     }
 }
@@ -201,5 +207,6 @@ fn view(host: &HostName, items: &BTreeMap<Key, Item>) -> Result<Seen, Fault> {
         reserved: head.reserved.into_values().collect(),
         version: head.version,
         heard_at_ms: heard_at_ms.transpose()?,
+        cordoned: head.cordoned,
     })))
 }

@@ -119,7 +119,7 @@ pub(super) fn allocations_at(host: &HostName) -> String {
 /// Where a row stands in lists: by the time of acceptance, then by the operation's id, which is a UUIDv7
 /// and grows within one delivery.
 pub(super) fn place(accepted_at_ms: i64, operation: OperationId) -> String {
-    format!("{accepted_at_ms:015}#{operation}")
+    format!("{accepted_at_ms:015}.{operation}")
 }
 
 fn hex(bytes: &[u8]) -> String {

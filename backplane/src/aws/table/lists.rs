@@ -166,7 +166,7 @@ impl DynamoStore {
     }
 
     /// Rows of a host's partition, oldest first.
-    async fn at_host(&self, partition: &str) -> Result<Vec<Item>, Fault> {
+    pub(super) async fn at_host(&self, partition: &str) -> Result<Vec<Item>, Fault> {
         let query = self
             .client
             .query()
@@ -193,7 +193,7 @@ fn place(item: &Item) -> Result<String, Fault> {
 
 /// Whether a cursor is one that we may have given out.
 fn is_place(cursor: &str) -> bool {
-    let Some((time, operation)) = cursor.split_once('#') else {
+    let Some((time, operation)) = cursor.split_once('.') else {
         return false;
     };
     time.len() == 15

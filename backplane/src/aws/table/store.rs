@@ -87,9 +87,10 @@ impl DynamoStore {
             let mut unit = Unit::new(self);
             unit.load([key.clone(), listed.clone()]).await?;
             let head = match unit.head(&record.host)? {
-                Some(head) if head.record == *record => return Ok(()),
+                Some(head) if head.record == *record && !head.cordoned => return Ok(()),
                 Some(head) => Head {
                     record: record.clone(),
+                    cordoned: false,
                     ..head
                 },
                 None => Head {
@@ -97,6 +98,7 @@ impl DynamoStore {
                     version: 1,
                     sequence: None,
                     reserved: Default::default(),
+                    cordoned: false,
                 },
             };
             unit.put_head(&head)?;

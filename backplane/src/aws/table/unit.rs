@@ -225,11 +225,16 @@ impl DynamoStore {
         let items = puts
             .into_iter()
             .map(|put| TransactWriteItem::builder().put(put).build());
+        self.write_all(items.collect()).await
+    }
+
+    /// Writes all or nothing. Whether the conditions held.
+    pub(super) async fn write_all(&self, items: Vec<TransactWriteItem>) -> Result<bool, Fault> {
         // The SDK gives each call a token: what it sends again after a lost answer is done once.
         let call = self
             .client
             .transact_write_items()
-            .set_transact_items(Some(items.collect()));
+            .set_transact_items(Some(items));
         match call.send().await {
             Ok(_) => Ok(true),
             Err(error) => match error.as_service_error() {
