@@ -87,6 +87,20 @@ impl Data {
     }
 }
 
+#[cfg(feature = "aws")]
+impl Data {
+    /// Writes a file, readable by its owner alone, in place of what was there.
+    pub(crate) fn replace(&self, relative: &str, text: &str) -> Result<()> {
+        let path = self.path(relative);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("replace {}", path.display()))
+            }
+            _ => self.write_new(relative, text),
+        }
+    }
+}
+
 /// Makes a folder that only its owner can enter.
 pub(crate) fn create_private(folder: &Path) -> Result<()> {
     let mut builder = std::fs::DirBuilder::new();

@@ -1,66 +1,39 @@
-//! `gpuhook host holdings`: what the front door knows a host to hold, signed for that host.
+//! `gpuhook host`: enrolling and removing GPU hosts, and what they hold.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+mod holdings;
 
-use anyhow::{Context, Result};
-use backplane::sqlite::SqliteBackplane;
-use backplane::{Clock, SystemClock};
+mod add;
+
+mod list;
+
+mod remove;
+
+use anyhow::Result;
 use clap::Subcommand;
-use events::HostName;
-
-use crate::data::Data;
 
 /// Hosts.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostCommand {
+    /// Enrol a GPU host in an installation on AWS: its queues, its key, its agent's configuration.
+    ///
+    /// Deploys infra/host.yaml for it, registers its public key, writes the agent's configuration and
+    /// prints one command to paste on the host. Doing it again changes what differs and nothing else.
+    Add(add::AddArgs),
+    /// List the hosts of an installation on AWS, and when each was last heard.
+    List(list::ListArgs),
+    /// Remove a host from an installation on AWS: nothing new is placed on it, and once it holds nothing,
+    /// its queues and its key go.
+    Remove(remove::RemoveArgs),
     /// Write down what a host holds, signed, for `gpuhook-agent rebuild` on a host whose ledger was lost.
-    Holdings {
-        /// The host.
-        host: HostName,
-        /// The file to write; it must not exist.
-        #[arg(long)]
-        out: PathBuf,
-        /// Data folder; the user's own data directory by default.
-        #[arg(long, env = "GPUHOOK_DATA")]
-        data: Option<PathBuf>,
-        /// The machine of `up --simulate`.
-        #[arg(long)]
-        simulate: bool,
-    },
+    Holdings(holdings::HoldingsArgs),
 }
 
 /// Runs a host command.
 pub(crate) fn run(command: HostCommand) -> Result<()> {
-    let HostCommand::Holdings {
-        host,
-        out,
-        data,
-        simulate,
-    } = command;
-    let data = Data::locate(data, simulate)?;
-    let config = function::Config::load(&data.config())?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let now_s = clock.now_s();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the async runtime")?;
-    let (text, holdings) = runtime.block_on(async {
-        let store = SqliteBackplane::open(data.store_path(&config)?, clock)?;
-        let key = config.signing_key.as_ref().context("no signing key")?;
-        let written = function::holdings::write(&store, key, &host, now_s).await;
-        written.context("write down what the host holds")
-    })?;
-    std::fs::File::create_new(&out)
-        .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()))
-        .with_context(|| format!("write {}", out.display()))?;
-    println!(
-        "{}: {} allocations and {} open operations of {host}; on the host: gpuhook-agent rebuild {}",
-        out.display(),
-        holdings.allocations.len(),
-        holdings.operations.len(),
-        out.display()
-    );
-    Ok(())
+    match command {
+        HostCommand::Add(args) => add::run(&args),
+        HostCommand::List(args) => list::run(&args),
+        HostCommand::Remove(args) => remove::run(&args),
+        HostCommand::Holdings(args) => holdings::run(args),
+    }
 }

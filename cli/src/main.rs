@@ -20,6 +20,10 @@ mod token;
 
 mod host;
 
+mod config;
+
+mod cloud;
+
 mod verify;
 
 use std::process::ExitCode;
@@ -47,9 +51,12 @@ enum Command {
     #[command(subcommand)]
     Token(token::TokenCommand),
     Verify(verify::VerifyArgs),
-    /// What hosts hold.
+    /// Enrol, list and remove GPU hosts, and what they hold.
     #[command(subcommand)]
     Host(host::HostCommand),
+    /// Check a configuration, and push it to an installation on AWS.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// The simulated host, as `up --simulate` starts it.
     #[command(hide = true)]
     Simulator(simulator::Arguments),
@@ -66,6 +73,7 @@ fn main() -> ExitCode {
         Command::Token(command) => token::run(command),
         Command::Verify(args) => verify::run(&args),
         Command::Host(command) => host::run(command),
+        Command::Config(command) => config::run(command),
         Command::Simulator(arguments) => {
             simulator::run_command(&arguments).map_err(anyhow::Error::from)
         }

@@ -53,7 +53,8 @@ enum Handled {
 }
 
 /// What is owed to the caller of an operation that was settled when it was accepted.
-pub(crate) fn owed_at_once(record: &OperationRecord) -> Vec<NewCallback> {
+#[must_use]
+pub fn owed_at_once(record: &OperationRecord) -> Vec<NewCallback> {
     // The body is made of strings and ids; that it does not serialise cannot be, and must not
     // refuse the webhook.
     notice::at_once(record).unwrap_or_default()

@@ -82,8 +82,6 @@ def bundled(name):
 class Cloud(Machine):
     """A simulated host, its agent, and an installation in MiniStack."""
 
-    PREFIX = "gpuhook"
-
     def __init__(self, host="two-t4", cut=False):
         """With `cut`, functions and agent reach the cloud through a proxy that can be cut."""
         super().__init__(host)
@@ -96,7 +94,7 @@ class Cloud(Machine):
     # -- deployment ------------------------------------------------------------------------------
 
     def deploy(self):
-        """What `sam deploy` and `gpuhook host add` do, by the templates themselves."""
+        """The template itself, then what an operator types."""
         storage = self.stack.client("s3")
         storage.create_bucket(Bucket="code")
         template = (REPOSITORY / "template.yaml").read_text()
@@ -106,34 +104,41 @@ class Cloud(Machine):
             template = re.sub(
                 rf"(Binary: {name}\n(?:.*\n)*?\s+CodeUri: )lambda\n", rf"\1s3://code/{name}.zip\n", template, count=1
             )
-        self.outputs = self._create("installation", template, {"Architecture": "x86_64"})
+        self.outputs = self._create("gpuhook", template, {"Architecture": "x86_64"})
         self.api = self.outputs["ApiUrl"].split("//")[1].split(".")[0]
-        host = (REPOSITORY / "infra" / "host.yaml").read_text()
-        parameters = {
-            "Host": "gpu-1",
-            "WebhookRoleArn": self.outputs["WebhookRoleArn"],
-            "SweepRoleArn": self.outputs["SweepRoleArn"],
-        }
-        self.host_outputs = self._create("host-gpu-1", host, parameters)
-        self._push_configuration()
-        self._register_host()
+        self.gpuhook("config", "push", "--data", self.folder)
+        public_key = re.search(r'public_key = "(.*)"', (self.folder / "gpuhook.toml").read_text()).group(1)
+        self.gpuhook("host", "add", "gpu-1", "--pool", "default", "--public-key", public_key, "--out", self.folder)
+        self._adapt_agent()
         return self
 
-    def _register_host(self):
-        table = self.stack.client("dynamodb")
-        key = re.search(r'public_key = "(.*)"', (self.folder / "gpuhook.toml").read_text()).group(1)
-        listed = {"pk": {"S": "HOSTS"}, "sk": {"S": "gpu-1"}, "ver": {"N": "1"}}
-        head = {
-            "pk": {"S": "HOST#gpu-1"},
-            "sk": {"S": "-"},
-            "ver": {"N": "1"},
-            "pools": {"S": '{"v":1,"doc":["default"]}'},
-            "public_key": {"S": key},
-            "version": {"N": "1"},
-            "reserved": {"M": {}},
-        }
-        for item in (listed, head):
-            table.put_item(TableName=self.outputs["TableName"], Item=item)
+    def gpuhook(self, *arguments, check=True):
+        """The operator's program, which finds this cloud as it finds AWS: by its environment."""
+        ran = subprocess.run(
+            [BIN / "gpuhook", *arguments],
+            capture_output=True,
+            text=True,
+            env=os.environ | KEYS | {"AWS_ENDPOINT_URL": self.stack.endpoint},
+            timeout=120,
+        )
+        if check:
+            assert ran.returncode == 0, (arguments, ran.stdout, ran.stderr)
+        return ran
+
+    def _adapt_agent(self):
+        """The configuration that `host add` wrote, on a host that is simulated, in a cloud that is."""
+        text = (self.folder / "gpu-1" / "agent.toml").read_text()
+        for given, here in {
+            'state_dir = "/var/lib/gpuhook"': 'state_dir = "agent"',
+            'root = "/"': f'root = "{self.host_folder}/root"\nattributes = "{self.host_folder}/sim.sock"',
+            'nvml = "libnvidia-ml.so.1"': f'nvml = "{self.host_folder}/lib/libnvidia-ml.so.1"',
+            'host = "host.whsk"': 'host = "keys/host.whsk"',
+            "127.0.0.1:9478": f"127.0.0.1:{self.agent_port}",
+            f'region = "{REGION}"': f'region = "{REGION}"\nendpoint = "{self.endpoint}"\nallow_static_keys = true',
+        }.items():
+            assert given in text, (given, text)
+            text = text.replace(given, here)
+        (self.folder / "agent.toml").write_text(text)
 
     def _create(self, name, template, parameters):
         formation = self.stack.client("cloudformation")
@@ -152,22 +157,6 @@ class Cloud(Machine):
         assert stack["StackStatus"] == "CREATE_COMPLETE", (stack["StackStatus"], stack.get("StackStatusReason"))
         return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
 
-    def _push_configuration(self):
-        secrets = self.stack.client("secretsmanager")
-        toml = (self.folder / "gpuhook.toml").read_text()
-        toml = re.sub(r"\[store\]\npath = .*\n", "", toml)
-        files = {
-            "config": {"gpuhook.toml": toml},
-            "sources": self._files("secrets/webhook.whsec", "secrets/sender.whpk", "secrets/api.key"),
-            "signing": self._files("keys/function.whsk"),
-            "callbacks": self._files("secrets/callback.whsec", "keys/callback.whsk", "receiver.pem"),
-        }
-        for name, texts in files.items():
-            secrets.put_secret_value(SecretId=f"{self.PREFIX}/{name}", SecretString=json.dumps(texts))
-
-    def _files(self, *names):
-        return {name: (self.folder / name).read_text() for name in names}
-
     def start(self, prefix=()):
         """Starts the agent and waits until the front door answers and can place on its host."""
         self.start_agent()
@@ -176,19 +165,8 @@ class Cloud(Machine):
         return self
 
     def start_agent(self, environment=None):
-        config = self.folder / "agent.toml"
-        text = config.read_text()
-        if "commands_url" not in text:
-            queues = f"""
-commands_url = "{self.host_outputs['CommandsQueueUrl']}"
-results_url = "{self.outputs['ResultsQueueUrl']}"
-region = "{REGION}"
-endpoint = "{self.endpoint}"
-allow_static_keys = true
-"""
-            config.write_text(text.replace('backplane = "backplane.db"\n', queues))
         self.agent = subprocess.Popen(
-            [BIN / "gpuhook-agent", "run", "--config", config],
+            [BIN / "gpuhook-agent", "run", "--config", self.folder / "agent.toml"],
             stdout=self.log,
             stderr=self.log,
             env=os.environ | KEYS | (environment or {}),
