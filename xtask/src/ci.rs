@@ -20,10 +20,11 @@ pub(crate) struct CiArgs {
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
 
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     ("prepare", prepare),
     ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
     ("tidy", crate::tidy::run),
+    ("infra", crate::infra::test),
     ("trees", trees),
     ("clippy", |root| {
         cargo(
@@ -140,29 +141,15 @@ pub(crate) fn venv_python(root: &Path) -> PathBuf {
     target(root).join("venv/bin/python")
 }
 
-/// Installs what the tests need: a Python environment, and `strace` where apt can bring it.
+/// Installs what the tests need: a Python environment, the CDK, and `strace` where apt can bring it.
 fn prepare(root: &Path) -> Result<()> {
-    let python = venv_python(root);
-    let requirements = root.join("tests/python/requirements.txt");
-    if !python.exists() {
-        shell(
-            Command::new("python3")
-                .args(["-m", "venv"])
-                .arg(target(root).join("venv")),
-        )?;
-    }
-    shell(
-        Command::new(&python)
-            .args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "-r",
-            ])
-            .arg(&requirements),
+    let requirements =
+        ["tests/python", "tests/infra"].map(|of| root.join(of).join("requirements.txt"));
+    install_python(
+        &target(root).join("venv"),
+        &requirements.each_ref().map(PathBuf::as_path),
     )?;
+    crate::infra::prepare(root)?;
     if found("strace") {
         return Ok(());
     }
@@ -190,7 +177,27 @@ fn prepare(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn found(program: &str) -> bool {
+/// Installs requirements into a Python environment, which is made if there is none.
+pub(crate) fn install_python(venv: &Path, requirements: &[&Path]) -> Result<()> {
+    let python = venv.join("bin/python");
+    if !python.exists() {
+        shell(Command::new("python3").args(["-m", "venv"]).arg(venv))?;
+    }
+    let mut install = Command::new(&python);
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]);
+    for file in requirements {
+        install.arg("-r").arg(file);
+    }
+    shell(&mut install)
+}
+
+pub(crate) fn found(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
     })

@@ -24,7 +24,7 @@ pub(crate) fn run(root: &Path, program: &str, args: &FireArgs) -> Result<()> {
     start(root, program, &arguments)
 }
 
-/// The long forms: ten thousand random operations, and every point of every crash scenario.
+/// The long forms: ten thousand random operations, and every point of every crash scenario; then what is deployed.
 pub(crate) fn nightly(root: &Path) -> Result<()> {
     cargo(root, &["build", "--workspace", "--quiet"])?;
     start(
@@ -33,7 +33,8 @@ pub(crate) fn nightly(root: &Path) -> Result<()> {
         &["--seeds", "200", "--first", "1000"],
     )?;
     start(root, "gpuhook-crash", &[])?;
-    start(root, "gpuhook-crash", &["--prove"])
+    start(root, "gpuhook-crash", &["--prove"])?;
+    crate::infra::nightly(root)
 }
 
 /// Runs a program that was built before.

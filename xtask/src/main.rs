@@ -6,6 +6,8 @@ mod emulator;
 
 mod fire;
 
+mod infra;
+
 mod tidy;
 
 use std::path::Path;
@@ -33,7 +35,7 @@ enum Task {
     Chaos(fire::FireArgs),
     /// Send every nasty input to a real front door, and check its answer and that it left no trace.
     Nasty(fire::FireArgs),
-    /// The long forms of the same tests.
+    /// The long forms of the same tests, and what AWS's own tools make of the templates.
     Nightly,
 }
 

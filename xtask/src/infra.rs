@@ -1,0 +1,166 @@
+//! What is deployed, without deploying it: templates, permissions and CDK constructs in the test command;
+//! AWS's own builders, which weigh a gigabyte, in `cargo xtask nightly`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::ci::{found, install_python, shell, target, venv_python};
+
+/// The CDK's command line; the constructs themselves are pinned in `infra/cdk/package-lock.json`.
+const CDK_CLI: &str = "aws-cdk@2.1148.1";
+
+/// Architectures of the template, and the machine that an ELF header then names.
+const ARCHITECTURES: [(&str, u16); 2] = [("x86_64", 0x3e), ("arm64", 0xb7)];
+
+/// Functions of the template, and the programs that they run.
+const FUNCTIONS: [&str; 4] = [
+    "WebhookFunction",
+    "ResultsFunction",
+    "DeliverFunction",
+    "SweepFunction",
+];
+
+fn cdk(root: &Path) -> PathBuf {
+    target(root).join("cdk")
+}
+
+/// Installs the CDK beside everything else that is built, once per lock file.
+pub(crate) fn prepare(root: &Path) -> Result<()> {
+    if !found("npm") {
+        println!("    npm is missing: the tests of infra/cdk will say that they are skipped");
+        return Ok(());
+    }
+    let folder = cdk(root);
+    let installed = folder.join("installed.json");
+    let lock = std::fs::read(root.join("infra/cdk/package-lock.json"))
+        .context("read infra/cdk/package-lock.json")?;
+    if std::fs::read(&installed).is_ok_and(|before| before == lock) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&folder)?;
+    for name in ["package.json", "package-lock.json"] {
+        std::fs::copy(root.join("infra/cdk").join(name), folder.join(name))?;
+    }
+    shell(Command::new("npm").current_dir(&folder).args([
+        "ci",
+        "--omit=optional",
+        "--no-audit",
+        "--no-fund",
+        "--silent",
+    ]))?;
+    std::fs::write(installed, lock).context("note which packages are installed")
+}
+
+/// Runs `tests/infra`.
+pub(crate) fn test(root: &Path) -> Result<()> {
+    let mut run = Command::new(venv_python(root));
+    run.current_dir(root).args([
+        "-B",
+        "-m",
+        "unittest",
+        "discover",
+        "--start-directory",
+        "tests/infra",
+    ]);
+    if cdk(root).join("installed.json").exists() {
+        run.env("GPUHOOK_CDK", cdk(root));
+    }
+    shell(&mut run)
+}
+
+/// Builds and synthesises as somebody does who deploys: `sam validate`, `sam build` for both
+/// architectures, `cdk synth`.
+pub(crate) fn nightly(root: &Path) -> Result<()> {
+    prepare(root)?;
+    test(root)?;
+    let tools = target(root).join("venv-sam");
+    install_python(
+        &tools,
+        &[&root.join("tests/infra/requirements-nightly.txt")],
+    )?;
+    shell(sam(root, &tools)?.args(["validate", "--lint"]))?;
+    for (architecture, machine) in ARCHITECTURES {
+        let built = target(root).join("sam").join(architecture);
+        let chosen = format!("Architecture={architecture}");
+        shell(
+            sam(root, &tools)?
+                .args(["build", "--parameter-overrides", &chosen, "--build-dir"])
+                .arg(&built),
+        )?;
+        for function in FUNCTIONS {
+            let program = built.join(function).join("bootstrap");
+            let is = machine_of(&program)?;
+            ensure!(
+                is == machine,
+                "{} is for machine {is:#x}, not {machine:#x}",
+                program.display()
+            );
+        }
+        println!("    sam build: four functions for {architecture}");
+    }
+    synthesise(root)
+}
+
+/// The SAM command line, which finds cargo-lambda beside itself.
+fn sam(root: &Path, tools: &Path) -> Result<Command> {
+    let before = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(tools.join("bin")).chain(std::env::split_paths(&before));
+    let mut command = Command::new(tools.join("bin/sam"));
+    command
+        .current_dir(root)
+        .env("PATH", std::env::join_paths(folders)?)
+        .env("SAM_CLI_TELEMETRY", "0");
+    Ok(command)
+}
+
+/// The machine that an ELF file is for.
+fn machine_of(program: &Path) -> Result<u16> {
+    let bytes = std::fs::read(program).with_context(|| format!("read {}", program.display()))?;
+    match bytes.get(..20) {
+        Some([0x7f, b'E', b'L', b'F', .., low, high]) => Ok(u16::from_le_bytes([*low, *high])),
+        _ => bail!("{} is no program", program.display()),
+    }
+}
+
+/// `cdk synth` over what `sam build` left in `target/lambda`.
+fn synthesise(root: &Path) -> Result<()> {
+    if !found("npm") {
+        println!("    npm is missing: `cdk synth` is skipped");
+        return Ok(());
+    }
+    let cli = target(root).join("cdk-cli");
+    std::fs::create_dir_all(&cli)?;
+    let install = ["install", "--no-audit", "--no-fund", "--silent", "--prefix"];
+    shell(Command::new("npm").args(install).arg(&cli).arg(CDK_CLI))?;
+    let told = |name: &str, path: &Path| format!("{name}={}", path.display());
+    shell(
+        Command::new(cli.join("node_modules/.bin/cdk"))
+            .current_dir(cdk(root))
+            .args(["synth", "--quiet", "--app", "node dist/bin/gpuhook.js"])
+            .args(["--context", &told("checkout", root)])
+            .args(["--context", &told("programs", &target(root).join("lambda"))])
+            .args(["--context", "hosts=gpu-01"]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_is_read_from_the_header() {
+        let folder = std::env::temp_dir().join(format!("gpuhook-elf-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("bootstrap");
+        let mut header = [0_u8; 64];
+        header[..4].copy_from_slice(b"\x7fELF");
+        header[18] = 0xb7;
+        std::fs::write(&program, header).unwrap();
+        assert_eq!(machine_of(&program).unwrap(), 0xb7);
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        machine_of(&program).unwrap_err();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
