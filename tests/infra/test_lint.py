@@ -12,7 +12,7 @@ LINTER = pathlib.Path(sys.executable).with_name("cfn-lint")
 
 
 class Lint(unittest.TestCase):
-    """cfn-lint, which also does what SAM does to template.yaml."""
+    """cfn-lint, which knows the resources of SAM too."""
 
     def test_cfn_lint_is_clean_on_every_template(self):
         run = subprocess.run(
