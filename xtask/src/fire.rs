@@ -34,7 +34,7 @@ pub(crate) fn nightly(root: &Path) -> Result<()> {
     )?;
     start(root, "gpuhook-crash", &[])?;
     start(root, "gpuhook-crash", &["--prove"])?;
-    crate::infra::nightly(root)
+    crate::infra::deployable(root)
 }
 
 /// Runs a program that was built before.

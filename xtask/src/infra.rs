@@ -1,5 +1,5 @@
 //! What is deployed, without deploying it: templates, permissions and CDK constructs in the test command;
-//! AWS's own builders, which weigh a gigabyte, in `cargo xtask nightly`.
+//! AWS's own builders, which weigh a gigabyte, in `cargo xtask deployable`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,7 +72,7 @@ pub(crate) fn test(root: &Path) -> Result<()> {
 
 /// Builds and synthesises as somebody does who deploys: `sam validate`, `sam build` for both
 /// architectures, `cdk synth`.
-pub(crate) fn nightly(root: &Path) -> Result<()> {
+pub(crate) fn deployable(root: &Path) -> Result<()> {
     prepare(root)?;
     test(root)?;
     let tools = target(root).join("venv-sam");

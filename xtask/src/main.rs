@@ -35,7 +35,9 @@ enum Task {
     Chaos(fire::FireArgs),
     /// Send every nasty input to a real front door, and check its answer and that it left no trace.
     Nasty(fire::FireArgs),
-    /// The long forms of the same tests, and what AWS's own tools make of the templates.
+    /// Build and synthesise what is deployed with SAM's and the CDK's own command lines; part of nightly.
+    Deployable,
+    /// The long forms of the same tests.
     Nightly,
 }
 
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Task::Crash(args) => fire::run(root, "gpuhook-crash", &args),
         Task::Chaos(args) => fire::run(root, "gpuhook-chaos", &args),
         Task::Nasty(args) => fire::run(root, "gpuhook-nasty", &args),
+        Task::Deployable => infra::deployable(root),
         Task::Nightly => fire::nightly(root),
     };
     match result {
