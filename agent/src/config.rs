@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, ValueDeserializer};
 
+use crate::keys::Trust;
 use crate::queue::{Queue, Sqs};
 
 /// The configuration as loaded, keys included.
@@ -29,8 +30,8 @@ pub struct Config {
     pub queue: Queue,
     /// Signs results.
     pub host_key: SecretKey,
-    /// Commands signed with any of these are taken.
-    pub function_keys: Vec<PublicKey>,
+    /// What commands are trusted by.
+    pub trust: Trust,
     /// `/healthz` and `/status`; loopback.
     pub listen: SocketAddr,
     /// What this host executes, whatever a command says.
@@ -115,7 +116,12 @@ struct RawEmbedded {
 #[serde(deny_unknown_fields)]
 struct RawKeys {
     host: PathBuf,
+    #[serde(default)]
     functions: Vec<toml::Spanned<String>>,
+    #[serde(default)]
+    root: Option<toml::Spanned<String>>,
+    #[serde(default)]
+    keyset: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -230,7 +236,7 @@ impl<'a> Document<'a> {
                 &format!("unknown key '{}'", key.get_ref()),
             );
         }
-        let (host_key, function_keys) = self.keys(keys?, &folder);
+        let (host_key, trust) = self.keys(keys?, &folder);
         let listen = match server {
             Some(server) if !server.get_ref().listen.ip().is_loopback() => {
                 let text =
@@ -248,7 +254,7 @@ impl<'a> Document<'a> {
             paths: paths?.into_inner(),
             write_deadline: write_deadline?,
             host_key: host_key?,
-            function_keys,
+            trust: trust?,
             listen: listen?,
             allow: allow?.into_inner(),
         })
@@ -293,26 +299,33 @@ impl<'a> Document<'a> {
         &mut self,
         keys: Spanned<RawKeys>,
         folder: &Path,
-    ) -> (Option<SecretKey>, Vec<PublicKey>) {
+    ) -> (Option<SecretKey>, Option<Trust>) {
         let at = keys.span().start;
         let keys = keys.into_inner();
         let host_key = read_key(&folder.join(&keys.host))
             .map_err(|text| self.fault(at, &format!("keys.host: {text}")))
             .ok();
-        let mut function_keys = Vec::new();
-        for key in &keys.functions {
-            match PublicKey::parse(key.get_ref()) {
-                Ok(key) => function_keys.push(key),
-                Err(error) => self.fault(key.span().start, &format!("keys.functions: {error}")),
+        let mut parse = |name: &str, key: &toml::Spanned<String>| {
+            PublicKey::parse(key.get_ref())
+                .map_err(|error| self.fault(key.span().start, &format!("keys.{name}: {error}")))
+                .ok()
+        };
+        let fixed = keys.functions.iter().map(|key| parse("functions", key));
+        let fixed: Vec<_> = fixed.collect();
+        let root = keys.root.as_ref().map(|key| parse("root", key));
+        let trust = match (root, keys.keyset, fixed.is_empty()) {
+            (Some(root), Some(keyset), true) => root.map(|root| Trust::Rooted {
+                root,
+                keyset: folder.join(keyset),
+            }),
+            (None, None, false) => fixed.into_iter().collect::<Option<_>>().map(Trust::Fixed),
+            _ => {
+                let text = "keys: give either functions, at least one key, or root and keyset; without either no command can be trusted";
+                self.fault(at, text);
+                None
             }
-        }
-        if keys.functions.is_empty() {
-            self.fault(
-                at,
-                "keys.functions: at least one key is needed, or no command can be trusted",
-            );
-        }
-        (host_key, function_keys)
+        };
+        (host_key, trust)
     }
 }
 

@@ -8,7 +8,7 @@ use backplane::queue::Settled;
 use backplane::{Message, Receiver};
 use events::command::COMMAND_TYPE;
 use events::envelope::{self, EnvelopeError};
-use events::key::PublicKey;
+use events::keyset::KEYSET_TYPE;
 use events::outcome::Failure;
 use events::result::{EventData, EventKind};
 use events::{Code, Command};
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::config::Allow;
+use crate::keys::{Keys, KeysError};
 use crate::ledger::{LedgerError, NewEvent};
 use crate::operation::admit::{Admit, admit};
 use crate::polls::Polls;
@@ -31,13 +32,22 @@ pub struct Intake {
     /// The end of this host's queue.
     pub receiver: Arc<dyn Receiver>,
     /// Keys that commands may be signed with.
-    pub keys: Vec<PublicKey>,
+    pub keys: Arc<Keys>,
     /// What this host executes.
     pub allow: Allow,
     /// Where accepted work goes.
     pub workers: Arc<Workers>,
     /// How polling goes.
     pub polls: Arc<Polls>,
+}
+
+/// Why a message could not be kept here: it stays with the queue.
+#[derive(Debug, thiserror::Error)]
+enum Unkept {
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error("keyset cannot be stored")]
+    Keys(#[from] KeysError),
 }
 
 impl Intake {
@@ -87,7 +97,7 @@ impl Intake {
     }
 
     /// Takes one message. An error means that the ledger could not have it: it stays with the queue.
-    async fn take(self: &Arc<Self>, message: Message) -> Result<(), LedgerError> {
+    async fn take(self: &Arc<Self>, message: Message) -> Result<(), Unkept> {
         let (intake, body) = (Arc::clone(self), message.body);
         let queue_s = message.server_time_ms.div_euclid(1000);
         let job = tokio::task::spawn_blocking(move || intake.enter(&body, queue_s)).await;
@@ -118,9 +128,12 @@ impl Intake {
     ///
     /// A command is expired if either this host's clock or the queue's says so: a host whose clock
     /// runs late must not start what the front door has given up (DESIGN §3).
-    fn enter(&self, body: &str, queue_s: i64) -> Result<Option<Command>, LedgerError> {
+    fn enter(&self, body: &str, queue_s: i64) -> Result<Option<Command>, Unkept> {
         let shared = self.workers.shared();
         let now_ms = shared.clock.now_ms();
+        if envelope::claimed_type(body).as_deref() == Some(KEYSET_TYPE) {
+            return self.trust(body, now_ms).map(|()| None);
+        }
         let (command, hash) = match self.open(body) {
             Ok(opened) => opened,
             Err(error) => {
@@ -171,9 +184,32 @@ impl Intake {
         Ok(accepted.then_some(command))
     }
 
+    /// Takes a keyset, or keeps aside what is none of this host's root.
+    fn trust(&self, body: &str, now_ms: i64) -> Result<(), Unkept> {
+        match self.keys.take(body) {
+            Ok(false) => tracing::info!("keyset told again"),
+            Ok(true) => {
+                let now = self.keys.now();
+                let ids: Vec<_> = now.keys.iter().map(|key| key.id()).collect();
+                tracing::info!(keyset.version = now.version, keys = ?ids, "keyset changed");
+            }
+            // A full disk passes; the message comes again.
+            Err(error @ KeysError::File { .. }) => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                let reason = crate::chain(&error);
+                tracing::error!(error = reason, "a keyset is not taken; kept aside");
+                let ledger = &self.workers.shared().ledger;
+                ledger.dead_letter(body, &reason, now_ms / 1000)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The command of an envelope, with the hash of its signed bytes.
     fn open(&self, body: &str) -> Result<(Command, [u8; 32]), EnvelopeError> {
-        let payload = envelope::open_bytes(body, COMMAND_TYPE, &self.keys)?;
+        let payload = envelope::open_bytes(body, COMMAND_TYPE, &self.keys.now().keys)?;
         let command = serde_json::from_slice(&payload).map_err(EnvelopeError::Payload)?;
         Ok((command, digest(&payload)))
     }

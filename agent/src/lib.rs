@@ -20,6 +20,8 @@ pub mod config;
 
 pub mod queue;
 
+pub mod keys;
+
 pub mod partitioner;
 
 pub mod limiter;

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use crate::config::Config;
 use crate::host::Host;
 use crate::intake::Intake;
+use crate::keys::{Keys, KeysError};
 use crate::ledger::{FileError, Ledger, LedgerError};
 use crate::limiter::Limiter;
 use crate::partitioner::Partitioner;
@@ -26,6 +27,9 @@ pub enum StartError {
     /// Its ledger cannot be used.
     #[error("ledger cannot be opened")]
     File(#[from] FileError),
+    /// It does not know whom to trust.
+    #[error("keys of commands cannot be used")]
+    Keys(#[from] KeysError),
     /// Its ledger cannot be read.
     #[error("ledger cannot be read")]
     Ledger(#[from] LedgerError),
@@ -99,6 +103,7 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
             address: config.listen,
             source,
         })?;
+    let keys = Arc::new(Keys::open(&config.trust, &config.state_dir)?);
     let (stop, stopped) = watch::channel(false);
     let poke = Arc::new(Notify::new());
     let on_event = {
@@ -136,7 +141,7 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
     let reporter = tokio::spawn(Arc::new(reporter).run(silenced));
     let intake = Intake {
         receiver: ends.receiver,
-        keys: config.function_keys,
+        keys: Arc::clone(&keys),
         allow: config.allow,
         workers: Arc::clone(&workers),
         polls: Arc::clone(&polls),
@@ -145,6 +150,7 @@ pub async fn start(config: Config, ends: Ends) -> Result<Running, StartError> {
         shared,
         snapshot,
         polls,
+        keys,
     };
     let tasks = vec![
         tokio::spawn(Arc::new(intake).run(stopped.clone())),

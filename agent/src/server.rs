@@ -8,6 +8,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
+use crate::keys::Keys;
 use crate::polls::Polls;
 use crate::reconciler::Snapshot;
 use crate::worker::Shared;
@@ -21,6 +22,8 @@ pub struct Server {
     pub snapshot: Arc<Mutex<Snapshot>>,
     /// How polling goes.
     pub polls: Arc<Polls>,
+    /// Whom commands are trusted by.
+    pub keys: Arc<Keys>,
 }
 
 impl Server {
@@ -42,6 +45,8 @@ impl Server {
             .clone();
         let allocations = self.shared.ledger.allocations();
         let faults = self.faults(&snapshot);
+        let keys = self.keys.now();
+        let key_ids = keys.keys.iter().map(|key| key.id());
         json!({
             "host": self.shared.host,
             "healthy": faults.is_empty(),
@@ -50,6 +55,7 @@ impl Server {
             "failed_polls": self.polls.failed(),
             "lost_receipts": self.polls.lost_receipts(),
             "queue_clock_ahead_s": self.polls.ahead_s(),
+            "keyset": { "version": keys.version, "key_ids": key_ids.collect::<Vec<_>>() },
             "limits": self.shared.limiter.describe(),
             "inventory": snapshot.inventory,
             "drift": snapshot.drift,

@@ -87,7 +87,6 @@ impl Data {
     }
 }
 
-#[cfg(feature = "aws")]
 impl Data {
     /// Writes a file, readable by its owner alone, in place of what was there.
     pub(crate) fn replace(&self, relative: &str, text: &str) -> Result<()> {

@@ -7,6 +7,7 @@ use clap::{Subcommand, ValueEnum};
 use events::key::SecretKey;
 
 use crate::data::Data;
+use crate::rotation;
 use crate::webhook;
 
 /// Keys and secrets.
@@ -24,6 +25,9 @@ pub(crate) enum KeyCommand {
         #[arg(long)]
         out: PathBuf,
     },
+    /// Rotate the key that commands are signed with, step by step, with an overlap in which hosts trust
+    /// both keys.
+    Rotate(rotation::RotateArgs),
 }
 
 /// What kind of key to make.
@@ -37,7 +41,10 @@ pub(crate) enum Kind {
 
 /// Runs a key command.
 pub(crate) fn run(command: KeyCommand) -> Result<()> {
-    let KeyCommand::New { kind, out } = command;
+    let (kind, out) = match command {
+        KeyCommand::New { kind, out } => (kind, out),
+        KeyCommand::Rotate(args) => return rotation::run(&args),
+    };
     let (folder, name) = (out.parent().map(PathBuf::from), out.file_name());
     let name = name
         .and_then(|name| name.to_str())

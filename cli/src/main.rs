@@ -16,6 +16,8 @@ mod webhook;
 
 mod key;
 
+mod rotation;
+
 mod token;
 
 mod host;

@@ -25,6 +25,8 @@ pub mod status;
 
 pub mod holdings;
 
+pub mod keyset;
+
 pub mod json;
 
 pub mod key;

@@ -9,6 +9,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("operation.json", schema_for!(crate::operation::Operation)),
         ("command.json", schema_for!(crate::command::Command)),
         ("holdings.json", schema_for!(crate::holdings::Holdings)),
+        ("keyset.json", schema_for!(crate::keyset::Keyset)),
         ("result.json", schema_for!(crate::result::ResultEvent)),
         ("envelope.json", schema_for!(crate::envelope::Envelope)),
         (

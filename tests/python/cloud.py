@@ -139,6 +139,9 @@ class Cloud(Machine):
             assert given in text, (given, text)
             text = text.replace(given, here)
         (self.folder / "agent.toml").write_text(text)
+        keyset = self.folder / "gpu-1" / "keyset.json"
+        if keyset.exists():
+            (self.folder / "keyset.json").write_text(keyset.read_text())
 
     def _create(self, name, template, parameters):
         formation = self.stack.client("cloudformation")

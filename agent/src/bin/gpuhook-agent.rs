@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::attributes::WriteArguments;
+use agent::keys::Keys;
 use agent::ledger::Ledger;
 use agent::{Config, Ends, Host};
 use anyhow::{Context, Result, bail};
@@ -204,7 +205,8 @@ fn rebuild(ask: &Rebuild) -> Result<ExitCode> {
     let config = Config::load(&ask.at.config)?;
     let text = std::fs::read_to_string(&ask.file)
         .with_context(|| format!("read {}", ask.file.display()))?;
-    let holdings: Holdings = envelope::open(text.trim_end(), HOLDINGS_TYPE, &config.function_keys)
+    let keys = Keys::open(&config.trust, &config.state_dir)?.now().keys;
+    let holdings: Holdings = envelope::open(text.trim_end(), HOLDINGS_TYPE, &keys)
         .with_context(|| format!("{} cannot be trusted", ask.file.display()))?;
     if holdings.v != 1 || holdings.aud != config.host {
         bail!(

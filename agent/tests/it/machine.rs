@@ -80,7 +80,7 @@ impl Machine {
                 backplane: "/none".into(),
             },
             host_key: SecretKey::parse(&self.host.expose()).unwrap(),
-            function_keys: vec![self.function.public()],
+            trust: agent::keys::Trust::Fixed(vec![self.function.public()]),
             listen: ([127, 0, 0, 1], 0).into(),
             allow: Allow {
                 operations: ["allocate", "renew", "release", "inspect", "reset"]

@@ -50,6 +50,11 @@ impl Parts {
             FUNCTION_KEY.to_owned(),
             Zeroizing::new(key.public().to_string()),
         );
+        // Hosts that are enrolled pin the root and begin with this keyset.
+        let rooted = [crate::rotation::ROOT, crate::rotation::KEYSET];
+        if rooted.iter().all(|path| data.path(path).exists()) {
+            config.extend(read(rooted.map(str::to_owned).to_vec())?);
+        }
         let mut of_callbacks = references(&table, "callback")?;
         for callback in tables(&table, "callback") {
             let keys = callback.get("key_files").and_then(Value::as_array);

@@ -1,6 +1,6 @@
 //! The steps of an enrolment; each may be done again.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use backplane::Store;
 use backplane::store::HostRecord;
 use base64::Engine;
@@ -11,6 +11,7 @@ use super::AddArgs;
 use crate::cloud::{Installation, secrets, stack};
 use crate::config::FUNCTION_KEY;
 use crate::data::Data;
+use crate::rotation;
 
 /// The one description of a host's queues.
 const TEMPLATE: &str = include_str!("../../../../infra/host.yaml");
@@ -18,13 +19,21 @@ const TEMPLATE: &str = include_str!("../../../../infra/host.yaml");
 /// What the host needs to know of itself.
 struct Files {
     agent_toml: String,
+    /// The first keyset, where the installation has a root.
+    keyset: Option<String>,
     /// Its secret key, if it was made here.
     key: Option<String>,
 }
 
 pub(super) async fn enrol(args: &AddArgs) -> Result<()> {
+    if args.host.as_str().ends_with("-dlq") {
+        bail!(
+            "a host may not be named like the dead letters of another: {} ends in -dlq",
+            args.host
+        );
+    }
     let installation = Installation::open(&args.installation).await?;
-    let function_key = function_key(&installation).await?;
+    let trust = trust(&installation).await?;
     let prefix = installation.prefix()?.to_owned();
     let stack_name = format!("{prefix}-host-{}", args.host);
     let operator = match &args.operator {
@@ -59,8 +68,15 @@ pub(super) async fn enrol(args: &AddArgs) -> Result<()> {
         public_key,
     };
     installation.store()?.put_host(record).await?;
-    let agent_toml = agent_toml(&installation, args, queue, &function_key)?;
+    let agent_toml = agent_toml(&installation, args, queue, &trust)?;
     data.replace("agent.toml", &agent_toml)?;
+    let keyset = match trust {
+        Trust::Function(_) => None,
+        Trust::Root { keyset, .. } => {
+            data.replace("keyset.json", &keyset)?;
+            Some(keyset)
+        }
+    };
     let policy = outputs
         .get("AgentPolicyArn")
         .map(String::as_str)
@@ -70,17 +86,42 @@ pub(super) async fn enrol(args: &AddArgs) -> Result<()> {
         args.host,
         data.root().display()
     );
-    println!("{}", paste(&Files { agent_toml, key }));
+    println!(
+        "{}",
+        paste(&Files {
+            agent_toml,
+            keyset,
+            key
+        })
+    );
     Ok(())
 }
 
-/// The public half of the key that signs commands, as `gpuhook config push` left it.
-async fn function_key(installation: &Installation) -> Result<PublicKey> {
+/// What the host trusts commands by.
+enum Trust {
+    /// The key in use; rotating it means configuring every host.
+    Function(PublicKey),
+    /// The root, and the newest keyset that it signed.
+    Root { root: PublicKey, keyset: String },
+}
+
+/// As `gpuhook config push` left it.
+async fn trust(installation: &Installation) -> Result<Trust> {
     let files = secrets::read(installation, "config").await?;
-    let text = files.get(FUNCTION_KEY);
-    let text =
-        text.context("the installation has no configuration yet: `gpuhook config push` first")?;
-    PublicKey::parse(text.trim_end()).context("read the function's public key")
+    let parse = |path: &str| {
+        let text = files.get(path)?;
+        Some(PublicKey::parse(text.trim_end()).with_context(|| format!("read {path}")))
+    };
+    if let (Some(root), Some(keyset)) = (parse(rotation::ROOT), files.get(rotation::KEYSET)) {
+        return Ok(Trust::Root {
+            root: root?,
+            keyset: keyset.to_string(),
+        });
+    }
+    let key = parse(FUNCTION_KEY);
+    let key =
+        key.context("the installation has no configuration yet: `gpuhook config push` first")?;
+    Ok(Trust::Function(key?))
 }
 
 /// The caller's role or user, as policies name it.
@@ -133,8 +174,12 @@ fn agent_toml(
     installation: &Installation,
     args: &AddArgs,
     queue: &str,
-    function_key: &PublicKey,
+    trust: &Trust,
 ) -> Result<String> {
+    let trust = match trust {
+        Trust::Function(key) => format!("functions = [\"{key}\"]"),
+        Trust::Root { root, .. } => format!("root = \"{root}\"\nkeyset = \"keyset.json\""),
+    };
     Ok(format!(
         r#"# Made by `gpuhook host add`. See docs/configuration.md for every key.
 
@@ -152,7 +197,7 @@ region = "{region}"
 
 [keys]
 host = "host.whsk"
-functions = ["{function_key}"]
+{trust}
 
 [server]
 listen = "127.0.0.1:9478"
@@ -180,6 +225,9 @@ fn paste(files: &Files) -> String {
         ));
     };
     put("agent.toml", &files.agent_toml);
+    if let Some(keyset) = &files.keyset {
+        put("keyset.json", keyset);
+    }
     let note = match &files.key {
         Some(key) => {
             put("host.whsk", key);
