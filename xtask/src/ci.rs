@@ -47,19 +47,7 @@ const STEPS: [Step; 17] = [
     }),
     ("test", test),
     ("emulator", crate::emulator::run),
-    // As packaged: what Lambda is given is what is tried.
-    ("functions", |root| {
-        cargo(
-            root,
-            &[
-                "build",
-                "--release",
-                "--package",
-                "gpuhook-lambda",
-                "--quiet",
-            ],
-        )
-    }),
+    ("functions", functions),
     ("python", python),
     ("nasty", |root| {
         crate::fire::start(root, "gpuhook-nasty", &[])
@@ -288,20 +276,48 @@ fn test(root: &Path) -> Result<()> {
     }
 }
 
+/// Builds the functions as they are packaged (what Lambda is given is what is tried), and looks whether
+/// they, and the agent, would start where they are meant to.
+fn functions(root: &Path) -> Result<()> {
+    let package = ["--package", "gpuhook-lambda", "--quiet"];
+    cargo(root, &[&["build", "--release"][..], &package].concat())?;
+    let here = crate::package::here();
+    crate::package::check(
+        &target(root).join("release"),
+        &["webhook", "results", "deliver", "sweep"],
+        here,
+    )?;
+    crate::package::check(&target(root).join("debug"), &["gpuhook-agent"], here)
+}
+
+/// The outage of the Python tests in its long form.
+pub(crate) fn long_outage(root: &Path) -> Result<()> {
+    functions(root)?;
+    prepare(root)?;
+    let long = [
+        ("GPUHOOK_OUTAGE_OPERATIONS", "1000"),
+        ("GPUHOOK_OUTAGE_S", "60"),
+    ];
+    unittest(
+        root,
+        &["-m", "unittest", "--verbose", "test_cloud_outage"],
+        &long,
+    )
+}
+
 fn python(root: &Path) -> Result<()> {
+    let discover = ["-m", "unittest", "discover", "--verbose"];
+    unittest(root, &discover, &[])
+}
+
+fn unittest(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let (bins, functions) = (target(root).join("debug"), target(root).join("release"));
     let mut run = Command::new(venv_python(root));
-    run.current_dir(root).args([
-        "-m",
-        "unittest",
-        "discover",
-        "--verbose",
-        "--start-directory",
-        "tests/python",
-    ]);
+    run.current_dir(root.join("tests/python")).args(arguments);
     shell(
         run.env("GPUHOOK_BIN_DIR", bins)
             .env("GPUHOOK_LAMBDA_DIR", functions)
-            .env("PYTHONDONTWRITEBYTECODE", "1"),
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .envs(environment.iter().copied()),
     )
 }

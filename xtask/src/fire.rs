@@ -19,14 +19,15 @@ pub(crate) struct FireArgs {
 
 /// Builds the workspace and runs one of its programs.
 pub(crate) fn run(root: &Path, program: &str, args: &FireArgs) -> Result<()> {
-    cargo(root, &["build", "--workspace", "--quiet"])?;
+    cargo(root, &["build", "--workspace", "--all-features", "--quiet"])?;
     let arguments: Vec<_> = args.arguments.iter().map(String::as_str).collect();
     start(root, program, &arguments)
 }
 
-/// The long forms: ten thousand random operations, and every point of every crash scenario; then what is deployed.
+/// The long forms: ten thousand random operations, and every point of every crash scenario; a minute without queue and
+/// table in the middle of a thousand operations; then what is deployed.
 pub(crate) fn nightly(root: &Path) -> Result<()> {
-    cargo(root, &["build", "--workspace", "--quiet"])?;
+    cargo(root, &["build", "--workspace", "--all-features", "--quiet"])?;
     start(
         root,
         "gpuhook-chaos",
@@ -34,6 +35,7 @@ pub(crate) fn nightly(root: &Path) -> Result<()> {
     )?;
     start(root, "gpuhook-crash", &[])?;
     start(root, "gpuhook-crash", &["--prove"])?;
+    crate::ci::long_outage(root)?;
     crate::infra::deployable(root)
 }
 

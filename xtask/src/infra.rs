@@ -4,15 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 
 use crate::ci::{found, install_python, shell, target, venv_python};
+use crate::package::ARCHITECTURES;
 
 /// The CDK's command line; the constructs themselves are pinned in `infra/cdk/package-lock.json`.
 const CDK_CLI: &str = "aws-cdk@2.1148.1";
-
-/// Architectures of the template, and the machine that an ELF header then names.
-const ARCHITECTURES: [(&str, u16); 2] = [("x86_64", 0x3e), ("arm64", 0xb7)];
 
 /// Functions of the template, and the programs that they run.
 const FUNCTIONS: [&str; 4] = [
@@ -81,7 +79,7 @@ pub(crate) fn deployable(root: &Path) -> Result<()> {
         &[&root.join("tests/infra/requirements-nightly.txt")],
     )?;
     shell(sam(root, &tools)?.args(["validate", "--lint"]))?;
-    for (architecture, machine) in ARCHITECTURES {
+    for (architecture, _) in ARCHITECTURES {
         let built = target(root).join("sam").join(architecture);
         let chosen = format!("Architecture={architecture}");
         shell(
@@ -89,15 +87,12 @@ pub(crate) fn deployable(root: &Path) -> Result<()> {
                 .args(["build", "--parameter-overrides", &chosen, "--build-dir"])
                 .arg(&built),
         )?;
-        for function in FUNCTIONS {
-            let program = built.join(function).join("bootstrap");
-            let is = machine_of(&program)?;
-            ensure!(
-                is == machine,
-                "{} is for machine {is:#x}, not {machine:#x}",
-                program.display()
-            );
-        }
+        let programs: Vec<_> = FUNCTIONS
+            .iter()
+            .map(|function| format!("{function}/bootstrap"))
+            .collect();
+        let programs: Vec<_> = programs.iter().map(String::as_str).collect();
+        crate::package::check(&built, &programs, architecture)?;
         println!("    sam build: four functions for {architecture}");
     }
     synthesise(root)
@@ -113,15 +108,6 @@ fn sam(root: &Path, tools: &Path) -> Result<Command> {
         .env("PATH", std::env::join_paths(folders)?)
         .env("SAM_CLI_TELEMETRY", "0");
     Ok(command)
-}
-
-/// The machine that an ELF file is for.
-fn machine_of(program: &Path) -> Result<u16> {
-    let bytes = std::fs::read(program).with_context(|| format!("read {}", program.display()))?;
-    match bytes.get(..20) {
-        Some([0x7f, b'E', b'L', b'F', .., low, high]) => Ok(u16::from_le_bytes([*low, *high])),
-        _ => bail!("{} is no program", program.display()),
-    }
 }
 
 /// `cdk synth` over what `sam build` left in `target/lambda`.
@@ -143,24 +129,4 @@ fn synthesise(root: &Path) -> Result<()> {
             .args(["--context", &told("programs", &target(root).join("lambda"))])
             .args(["--context", "hosts=gpu-01"]),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn machine_is_read_from_the_header() {
-        let folder = std::env::temp_dir().join(format!("gpuhook-elf-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let program = folder.join("bootstrap");
-        let mut header = [0_u8; 64];
-        header[..4].copy_from_slice(b"\x7fELF");
-        header[18] = 0xb7;
-        std::fs::write(&program, header).unwrap();
-        assert_eq!(machine_of(&program).unwrap(), 0xb7);
-        std::fs::write(&program, "#!/bin/sh\n").unwrap();
-        machine_of(&program).unwrap_err();
-        std::fs::remove_dir_all(folder).unwrap();
-    }
 }

@@ -8,6 +8,8 @@ mod fire;
 
 mod infra;
 
+mod package;
+
 mod tidy;
 
 use std::path::Path;
