@@ -6,6 +6,7 @@
 //! | `gpuhook-crash` | kills a real `gpuhook up` before and after every durable step, and looks what came of it |
 //! | `gpuhook-chaos` | drives a machine by a seeded script while everything around it fails, then compares all stories |
 //! | `gpuhook-nasty` | sends every nasty input to the front door, byte for byte, and looks for its documented answer and for traces |
+//! | `gpuhook-bench` | measures, by hand and never in tests: what a cold start of a function is made of |
 
 pub mod site;
 
@@ -18,3 +19,5 @@ pub mod crash;
 pub mod chaos;
 
 pub mod nasty;
+
+pub mod bench;

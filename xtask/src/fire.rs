@@ -39,6 +39,30 @@ pub(crate) fn nightly(root: &Path) -> Result<()> {
     crate::infra::deployable(root)
 }
 
+/// Builds what a benchmark measures, as it is packaged, and runs it.
+pub(crate) fn bench(root: &Path, args: &FireArgs) -> Result<()> {
+    let package = [
+        "--package",
+        "gpuhook-lambda",
+        "--bins",
+        "--example",
+        "hello",
+        "--quiet",
+    ];
+    cargo(root, &[&["build", "--release"][..], &package].concat())?;
+    cargo(root, &["build", "--package", "gpuhook-tests", "--quiet"])?;
+    let built = target(root).join("release");
+    let (functions, hello) = (
+        built.display().to_string(),
+        built.join("examples/hello").display().to_string(),
+    );
+    let mut arguments: Vec<_> = args.arguments.iter().map(String::as_str).collect();
+    if arguments.first() == Some(&"coldstart") {
+        arguments.extend(["--functions", &functions, "--hello", &hello]);
+    }
+    start(root, "gpuhook-bench", &arguments)
+}
+
 /// Runs a program that was built before.
 pub(crate) fn start(root: &Path, program: &str, arguments: &[&str]) -> Result<()> {
     let path = target(root).join("debug").join(program);

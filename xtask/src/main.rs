@@ -37,6 +37,8 @@ enum Task {
     Chaos(fire::FireArgs),
     /// Send every nasty input to a real front door, and check its answer and that it left no trace.
     Nasty(fire::FireArgs),
+    /// Measure by hand, figures and ratios of one run: `cargo xtask bench coldstart`.
+    Bench(fire::FireArgs),
     /// Build and synthesise what is deployed with SAM's and the CDK's own command lines; part of nightly.
     Deployable,
     /// The long forms of the same tests.
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Task::Crash(args) => fire::run(root, "gpuhook-crash", &args),
         Task::Chaos(args) => fire::run(root, "gpuhook-chaos", &args),
         Task::Nasty(args) => fire::run(root, "gpuhook-nasty", &args),
+        Task::Bench(args) => fire::bench(root, &args),
         Task::Deployable => infra::deployable(root),
         Task::Nightly => fire::nightly(root),
     };
