@@ -27,6 +27,7 @@ use rustack_sqs_core::handler::RustackSqsHandler;
 use rustack_sqs_core::provider::RustackSqs;
 use rustack_sqs_http::service::SqsHttpService;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::implementation::{Backplane, ManualClock, QueueTime};
@@ -36,7 +37,7 @@ use crate::queue::HASTY;
 const HOSTS: [&str; 3] = ["t4", "t4-2", HASTY];
 
 /// What becomes of a request to the emulator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Fate {
     /// It is answered.
     Answered,
@@ -46,6 +47,8 @@ pub(crate) enum Fate {
     Refused(u16, &'static str),
     /// It is not done, and never answered.
     Silent,
+    /// It waits until this has a permit.
+    Held(Arc<Semaphore>),
 }
 
 /// Decides by the name of the call.
@@ -87,6 +90,10 @@ pub(crate) async fn emulator(fates: Fates) -> String {
                         }
                         Fate::Refused(status, code) => Ok(refusal(status, code)),
                         Fate::Silent => std::future::pending().await,
+                        Fate::Held(gate) => {
+                            gate.acquire().await.unwrap().forget();
+                            Ok(answer(&queues, &tables, request).await)
+                        }
                     }
                 }
             });

@@ -49,7 +49,7 @@ impl Trial {
                     return Fate::Answered;
                 }
                 script.times -= 1;
-                script.fate
+                script.fate.clone()
             })
         };
         let backplane = installation(&emulator(fates).await).await;

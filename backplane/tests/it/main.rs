@@ -21,6 +21,9 @@ mod aws_faults;
 #[cfg(feature = "aws")]
 mod aws_removal;
 
+#[cfg(feature = "aws")]
+mod aws_races;
+
 mod queue;
 
 mod accept;

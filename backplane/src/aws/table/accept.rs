@@ -91,6 +91,10 @@ impl DynamoStore {
             }
             let mut unit = Unit::new(self);
             unit.load(everything(acceptance)).await?;
+            if is_known(&unit, acceptance)? {
+                // Accepted elsewhere since it was looked up: what is there now tells by whom.
+                continue;
+            }
             if capacity_moved(&unit, acceptance)? {
                 return Ok(Accepted::CapacityMoved);
             }
@@ -111,6 +115,18 @@ impl DynamoStore {
             }
         }
     }
+}
+
+/// Whether one of the keys that were loaded counts: it would be overwritten.
+fn is_known(unit: &Unit<'_>, acceptance: &Acceptance) -> Result<bool, Fault> {
+    for key in idempotency_keys(&acceptance.keys) {
+        if let Some(item) = unit.item(&key)
+            && rows::read_idempotency(item, acceptance.now_ms)?.is_some()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn idempotency_keys(keys: &IdempotencyKeys) -> Vec<Key> {
