@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
-    ProjectionType, ScalarAttributeType,
+    AttributeDefinition, AttributeValue, GlobalSecondaryIndex, KeySchemaElement, KeyType,
+    Projection, ProjectionType, ScalarAttributeType,
 };
 use aws_sdk_sqs::types::QueueAttributeName;
 use backplane::aws::{Aws, Connection, DynamoStore, QueueUrls, SqsReceiver, SqsSender};
@@ -200,6 +200,31 @@ pub(crate) async fn store_and_installation(endpoint: &str) -> (Arc<DynamoStore>,
         _kept: Box::new(()),
     };
     (store, backplane)
+}
+
+/// Sets an attribute of an item of the only installation at an endpoint, behind everybody's back.
+pub(crate) async fn overwrite(endpoint: &str, pk: &str, attribute: &str, value: &str) {
+    let tables = Deployer::new(endpoint).tables;
+    let table = tables
+        .list_tables()
+        .send()
+        .await
+        .unwrap()
+        .table_names
+        .unwrap()
+        .remove(0);
+    let text = |value: &str| AttributeValue::S(value.to_owned());
+    tables
+        .update_item()
+        .table_name(table)
+        .key("pk", text(pk))
+        .key("sk", text("-"))
+        .update_expression("SET #a = :value")
+        .expression_attribute_names("#a", attribute)
+        .expression_attribute_values(":value", text(value))
+        .send()
+        .await
+        .unwrap();
 }
 
 impl Deployer {

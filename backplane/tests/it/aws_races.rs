@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use backplane::store::Accepted;
+use backplane::store::{Accepted, Due};
 use tokio::sync::Semaphore;
 
-use crate::aws::{Fate, emulator, installation};
+use crate::aws::{Fate, emulator, installation, overwrite};
 use crate::sample::{delivery, new, release, tenant};
 
 /// field F04: the same delivery at two functions at once. The first one has looked it up and found
@@ -47,4 +48,31 @@ async fn a_delivery_that_is_accepted_elsewhere_meanwhile_is_not_accepted_again()
     }
     let listed = backplane.reads.operations(&tenant(), None, 10).await;
     assert_eq!(listed.unwrap().items.len(), 1);
+}
+
+/// A row that a later program wrote, or that is damaged, holds up no other.
+#[tokio::test]
+async fn a_due_row_that_cannot_be_read_holds_up_no_other() {
+    let endpoint = emulator(Arc::new(|_| Fate::Answered)).await;
+    let backplane = installation(&endpoint).await;
+    backplane.enrol("t4").await;
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        let key = format!("key-{n}");
+        ids.push(backplane.accept_placed(n, &key, "t4").await.id);
+        // The due are claimed in order of their hour.
+        backplane.clock.advance(Duration::from_secs(1));
+    }
+    let later = r#"{"v":1000,"doc":{}}"#;
+    overwrite(&endpoint, &format!("OPERATION#{}", ids[1]), "doc", later).await;
+    backplane.clock.advance(Duration::from_secs(10));
+    let due = backplane.due(10).await;
+    let due: Vec<_> = due
+        .iter()
+        .map(|due| match due {
+            Due::Unsent(record) => record.id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(due, [ids[0], ids[2]]);
 }

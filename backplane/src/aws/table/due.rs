@@ -26,29 +26,62 @@ impl DynamoStore {
         let until_ms = now_ms.saturating_add(lease_ms);
         let mut due = Vec::new();
         for partition in DUE_PARTITIONS {
-            let rest = max.saturating_sub(due.len());
             let wanted = match partition {
                 DUE_CALLBACKS => kinds.callbacks(),
                 _ => kinds.operations(),
             };
-            if rest == 0 || !wanted {
+            if due.len() >= max || !wanted {
                 continue;
             }
-            for item in self.in_partition(partition, now_ms, rest).await? {
-                if let Some(claimed) = self.lease(partition, &item, until_ms).await? {
-                    due.push(read(partition, &claimed, now_ms)?);
-                }
-            }
+            self.claim_of(partition, now_ms, until_ms, max, &mut due)
+                .await?;
         }
         Ok(due)
     }
 
-    async fn in_partition(
+    /// Leases rows of one partition until there are `max` in all. A page of the index may end early, at
+    /// 1 MB, and others may lease rows of it meanwhile: then there may be more.
+    async fn claim_of(
+        &self,
+        partition: &str,
+        now_ms: i64,
+        until_ms: i64,
+        max: usize,
+        due: &mut Vec<Due>,
+    ) -> Result<(), Fault> {
+        let mut after = None;
+        while due.len() < max {
+            let page = self.page_of(partition, now_ms, max - due.len(), after);
+            let (items, next) = match page.await {
+                Ok(page) => page,
+                Err(error) => return unless_some(due, error),
+            };
+            for item in items {
+                match self.lease(partition, &item, until_ms).await {
+                    Ok(None) => {}
+                    Ok(Some(claimed)) => match read(partition, &claimed, now_ms) {
+                        Ok(claimed) => due.push(claimed),
+                        // A later program's, or damaged: it must not hold up the others.
+                        Err(error) => tell_unreadable(&item, &error),
+                    },
+                    Err(error) => return unless_some(due, error),
+                }
+            }
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn page_of(
         &self,
         partition: &str,
         now_ms: i64,
         max: usize,
-    ) -> Result<Vec<Item>, Fault> {
+        after: Option<Item>,
+    ) -> Result<(Vec<Item>, Option<Item>), Fault> {
         let query = self
             .client
             .query()
@@ -57,9 +90,10 @@ impl DynamoStore {
             .key_condition_expression("due_pk = :pk AND due_at <= :now")
             .expression_attribute_values(":pk", text(partition))
             .expression_attribute_values(":now", number(now_ms))
-            .limit(i32::try_from(max).unwrap_or(i32::MAX));
+            .limit(i32::try_from(max).unwrap_or(i32::MAX))
+            .set_exclusive_start_key(after);
         let found = query.send().await.map_err(|error| Fault::call(&error))?;
-        Ok(found.items.unwrap_or_default())
+        Ok((found.items.unwrap_or_default(), found.last_evaluated_key))
     }
 
     /// Leases one row; `None` if it has moved since the index saw it.
@@ -139,6 +173,21 @@ impl DynamoStore {
             }
         }
     }
+}
+
+/// What is leased already is to be done, not to wait for the end of its lease.
+fn unless_some(due: &[Due], error: Fault) -> Result<(), Fault> {
+    if due.is_empty() {
+        return Err(error);
+    }
+    tracing::warn!(%error, "not everything that is due can be claimed now");
+    Ok(())
+}
+
+/// Told each time that its lease ends: only a person, or a later program, can do something about it.
+fn tell_unreadable(item: &Item, error: &Fault) {
+    let pk = Fields::of(item, "due row").text("pk").unwrap_or_default();
+    tracing::error!(alert = "unreadable", row = pk, %error, "a due row cannot be read; it is left alone");
 }
 
 fn read(partition: &str, item: &Item, now_ms: i64) -> Result<Due, Fault> {
