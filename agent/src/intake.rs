@@ -74,7 +74,8 @@ impl Intake {
                 }
                 Err(error) => {
                     let error = crate::chain(&error);
-                    self.polls.note_failure(&error);
+                    self.polls
+                        .note_failure(&error, self.receiver.clock_ahead_ms());
                     Err(error)
                 }
             };

@@ -42,10 +42,12 @@ impl Polls {
         *lock(&self.ahead_ms) = queue_ahead_ms;
     }
 
-    /// It did not.
-    pub fn note_failure(&self, error: &str) {
+    /// It did not, or refused. Its clock is heard all the same: to a host whose clock is far off it answers
+    /// nothing but refusals.
+    pub fn note_failure(&self, error: &str, queue_ahead_ms: Option<i64>) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         *lock(&self.error) = Some(error.to_owned());
+        *lock(&self.ahead_ms) = queue_ahead_ms;
     }
 
     /// A receipt had run out before it was used: the queue delivers again what the ledger knows.
@@ -112,7 +114,7 @@ mod tests {
     #[test]
     fn silence_and_skew_are_faults_and_pass() {
         let polls = Polls::new(0);
-        polls.note_failure("no route to host");
+        polls.note_failure("no route to host", None);
         assert_eq!(polls.faults(60_000), Vec::<String>::new());
         assert_eq!(
             polls.faults(75_000),
@@ -128,5 +130,12 @@ mod tests {
             "{faults:?}"
         );
         assert_eq!((polls.failed(), polls.silent_s(81_500)), (1, 1));
+        let polls = Polls::new(0);
+        polls.note_failure("InvalidSignatureException", Some(1_200_000));
+        let faults = polls.faults(1000);
+        assert!(
+            faults.len() == 1 && faults[0].starts_with("clock_skew:"),
+            "{faults:?}"
+        );
     }
 }
