@@ -55,6 +55,9 @@ class QueueStub:
             def expired(self):
                 self.error(403, "ExpiredToken")
 
+            def misdated(self):
+                self.error(403, "InvalidSignatureException")
+
             def throttled(self):
                 self.error(400, "ThrottlingException")
 

@@ -169,6 +169,49 @@ endpoint = "{endpoint}"
         asked, refused = len(count.read_text().splitlines()), self.status(agent)["failed_polls"]
         self.assertLessEqual(asked, refused + 3, "the helper runs once per refusal, not once per call")
 
+    def helper(self, script, more=""):
+        """A profile whose session comes from a program, valid for `$1` seconds from its being asked."""
+        helper = self.machine.folder / "helper"
+        helper.write_text(
+            f"""#!/bin/sh
+echo asked >> {self.machine.folder}/asked
+{script}
+until=$(date -u -d "@$(( $(date +%s) + $1 ))" +%Y-%m-%dT%H:%M:%SZ)
+printf '{{"Version":1,"AccessKeyId":"ASIATEST","SecretAccessKey":"s","SessionToken":"token-1","Expiration":"%s"}}' "$until"
+"""
+        )
+        helper.chmod(0o755)
+        (self.machine.folder / "aws-config").write_text(f"[profile host]\ncredential_process = {helper} 303\n")
+        return self.configure(more='profile = "host"')
+
+    def asked(self):
+        asked = self.machine.folder / "asked"
+        return len(asked.read_text().splitlines()) if asked.exists() else 0
+
+    def test_a_session_is_used_to_its_end_while_no_other_is_to_be_had(self):
+        # The second time, and from then on, nobody gives a session; the first is valid for 5 minutes more.
+        config = self.helper(f'[ "$(wc -l < {self.machine.folder}/asked)" -gt 1 ] && exit 1')
+        agent = self.start(config, self.environment({}))
+        alive = lambda: agent.poll() is None
+        wait_until(lambda: self.asked() >= 2, "the helper to fail", alive=alive)
+        seen = len(self.polls())
+        wait_until(lambda: len(self.polls()) > seen + 20, "polls after that", alive=alive)
+        status = self.status(agent)
+        self.assertEqual(status["failed_polls"], 0, status)
+        self.assertLess(self.asked(), 6, "the helper is not asked once per call")
+
+    def test_a_clock_that_is_so_far_off_that_nothing_is_answered_is_told(self):
+        self.queue.skew_s = 1200
+        self.queue.behave = lambda request: "misdated"
+        agent = self.start(self.configure(), self.environment(SESSION))
+
+        def skewed():
+            status = self.status(agent)
+            return status if status["failed_polls"] > 2 else None
+
+        status = wait_until(skewed, "polls that are refused")
+        self.assertTrue(any("clock_skew" in fault and "behind" in fault for fault in status["faults"]), status)
+
     def test_a_proxy_is_used_where_the_environment_names_one(self):
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)

@@ -1,6 +1,7 @@
 //! Credentials: the usual chain of providers, asked one after the other, each with its reason when it
-//! has none. What was found is kept until shortly before it expires; what AWS calls expired is dropped
-//! at once, so that rotated files and processes are picked up without a restart (field F70).
+//! has none. Shortly before what was found expires they are asked again, in the background: it is used until
+//! its end, whatever they answer meanwhile. What AWS calls expired is dropped at once, so that rotated files
+//! and processes are picked up without a restart (field F70).
 
 use std::fmt;
 use std::future::Future;
@@ -13,6 +14,7 @@ use aws_credential_types::Credentials;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, future};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use tokio::sync::watch;
 
 use super::connection::Connection;
 
@@ -24,6 +26,8 @@ const PROVIDER: Duration = Duration::from_secs(15);
 const MARGIN: Duration = Duration::from_secs(300);
 /// Credentials that name no end are asked for again after this long: their file may have changed.
 const ENDLESS: Duration = Duration::from_secs(60);
+/// Pause after an answer that is no better than what is kept.
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// What to do with access keys that have no session token: they do not expire, and who copies them keeps
 /// them.
@@ -56,14 +60,29 @@ struct Inner {
     static_keys: StaticKeys,
     http: SharedHttpClient,
     region: Region,
-    kept: Mutex<Option<Kept>>,
-    /// One refresh at a time: a process is not started once per call that waits.
-    turn: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
 }
+
+#[derive(Default)]
+struct State {
+    kept: Option<Kept>,
+    /// While providers are being asked. They are asked once for all who wait: a call's deadline may be
+    /// shorter than a process takes, and must neither cut it off nor start another one.
+    asking: Option<watch::Receiver<Option<Answer>>>,
+}
+
+type Answer = Result<Credentials, CredentialsUnavailable>;
 
 struct Kept {
     credentials: Credentials,
+    /// When to ask again.
     until: SystemTime,
+}
+
+impl Kept {
+    fn is_valid(&self, now: SystemTime) -> bool {
+        self.credentials.expiry().is_none_or(|end| now < end)
+    }
 }
 
 impl Renewing {
@@ -77,54 +96,64 @@ impl Renewing {
                 static_keys: connection.static_keys,
                 http,
                 region,
-                kept: Mutex::default(),
-                turn: tokio::sync::Mutex::default(),
+                state: Mutex::default(),
             }),
         }
     }
 
     /// Forgets what is kept: AWS said that it has expired, or does not know it.
     pub(super) fn forget(&self) {
-        *self.kept() = None;
+        self.state().kept = None;
     }
 
-    pub(super) async fn credentials(&self) -> Result<Credentials, CredentialsUnavailable> {
+    pub(super) async fn credentials(&self) -> Answer {
         if let Some(emulator) = &self.inner.emulator {
             return Ok(emulator.clone());
         }
-        if let Some(fresh) = self.fresh() {
-            return Ok(fresh);
-        }
-        let _turn = self.inner.turn.lock().await;
-        // Whoever had the turn before may have brought them.
-        if let Some(fresh) = self.fresh() {
-            return Ok(fresh);
-        }
-        let credentials = self.ask().await?;
-        let now = SystemTime::now();
-        let until = match credentials.expiry() {
-            // Near their end, or past it by this clock: AWS is the judge, and is asked again soon.
-            Some(end) => (end - MARGIN).max(now + Duration::from_secs(1)),
-            None => now + ENDLESS,
+        let mut answer = {
+            let mut state = self.state();
+            let now = SystemTime::now();
+            let asking = |state: &mut State| match &state.asking {
+                // Whoever asks may have gone with its runtime.
+                Some(asking) if asking.has_changed().is_ok() => asking.clone(),
+                _ => self.begin(state),
+            };
+            match &state.kept {
+                Some(kept) if now < kept.until => return Ok(kept.credentials.clone()),
+                Some(kept) if kept.is_valid(now) => {
+                    let credentials = kept.credentials.clone();
+                    asking(&mut state);
+                    return Ok(credentials);
+                }
+                _ => asking(&mut state),
+            }
         };
-        *self.kept() = Some(Kept {
-            credentials: credentials.clone(),
-            until,
+        let answered = answer.wait_for(Option::is_some).await;
+        let answer = answered.ok().and_then(|answer| answer.clone());
+        answer.unwrap_or_else(|| {
+            let tried = vec!["asking ended early".to_owned()];
+            Err(CredentialsUnavailable { tried })
+        })
+    }
+
+    /// Begins to ask, apart from whoever waits for the answer.
+    fn begin(&self, state: &mut State) -> watch::Receiver<Option<Answer>> {
+        let (told, asking) = watch::channel(None);
+        state.asking = Some(asking.clone());
+        let renewing = self.clone();
+        tokio::spawn(async move {
+            let answer = renewing.ask().await;
+            let mut state = renewing.state();
+            state.keep(&answer);
+            state.asking = None;
+            told.send_replace(Some(answer));
         });
-        Ok(credentials)
+        asking
     }
 
-    fn fresh(&self) -> Option<Credentials> {
-        let kept = self.kept();
-        let kept = kept
-            .as_ref()
-            .filter(|kept| SystemTime::now() < kept.until)?;
-        Some(kept.credentials.clone())
-    }
-
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Kept>> {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.inner
-            .kept
+            .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,6 +217,32 @@ impl Renewing {
             return Ok(found);
         }
         Err(CredentialsUnavailable { tried: asked.tried })
+    }
+}
+
+impl State {
+    fn keep(&mut self, answer: &Answer) {
+        let now = SystemTime::now();
+        match answer {
+            Ok(credentials) => {
+                let until = match credentials.expiry() {
+                    // Near their end, or past it by this clock: AWS is the judge, and is asked again soon.
+                    Some(end) => (end - MARGIN).max(now + Duration::from_secs(1)),
+                    None => now + ENDLESS,
+                };
+                self.kept = Some(Kept {
+                    credentials: credentials.clone(),
+                    until,
+                });
+            }
+            Err(error) => {
+                if let Some(kept) = &mut self.kept {
+                    tracing::warn!(%error, "no new AWS credentials; the present ones are used to their end");
+                    let end = kept.credentials.expiry();
+                    kept.until = end.map_or(now + PAUSE, |end| end.min(now + PAUSE));
+                }
+            }
+        }
     }
 }
 
