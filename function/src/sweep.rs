@@ -16,7 +16,7 @@ use backplane::{Clock, Store};
 use events::OperationId;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 
 use crate::callback::Callbacks;
 use crate::causes::chain;
@@ -25,6 +25,8 @@ use crate::shutdown::requested;
 
 /// How often due rows are looked for when nobody pokes.
 const TICK: Duration = Duration::from_secs(1);
+/// How long a function looks for more while it waits for what it has begun.
+const LOOKING: Duration = Duration::from_secs(40);
 /// Rows claimed at once.
 const BATCH: usize = 64;
 /// Batches claimed one after the other before the rest waits for the next tick.
@@ -182,10 +184,23 @@ impl Sweep {
         let _ = timeout(GRACE, finish(&mut tasks)).await;
     }
 
-    /// Does everything that is due now, and returns when it is done: for a scheduled function.
+    /// Does everything that is due now, and returns when it is done: for a function that is woken. While a
+    /// slow receiver keeps it, callbacks that come due are attempted too: there may be nobody else to.
     pub async fn once(self: &Arc<Self>) {
         let mut tasks = JoinSet::new();
         self.start_due(&mut tasks).await;
+        let mut tick = interval_at(Instant::now() + TICK, TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let looks = async {
+            while !tasks.is_empty() && self.kinds.callbacks() {
+                tokio::select! {
+                    Some(ended) = tasks.join_next() => report_panic(ended),
+                    _ = tick.tick() => self.start_due(&mut tasks).await,
+                }
+            }
+        };
+        // What is started last has its whole lease before a function's time is over.
+        let _ = timeout(LOOKING, looks).await;
         finish(&mut tasks).await;
     }
 

@@ -152,6 +152,41 @@ async fn a_slow_receiver_stalls_nobody_else() {
     running.abort();
 }
 
+/// A function that is woken for one receiver may be all that there is for the others.
+#[tokio::test]
+async fn a_slow_receiver_stalls_nobody_in_a_function_either() {
+    let slow = Receiver::start(|_| Answer::Drip("HTTP/1.1 200 OK\r\nx: ".to_owned())).await;
+    let fast = Receiver::start(|_| status(204)).await;
+    let endpoints = vec![
+        endpoint("slow", slow.address.port()).0,
+        endpoint("fast", fast.address.port()).0,
+    ];
+    let (store, clock) = (FakeStore::new(), FakeClock::at(NOW_MS));
+    store.push("slow", "msg_slow_1", "{}", NOW_MS);
+    let limits = Limits {
+        total: DEADLINE * 2,
+        ..LIMITS
+    };
+    let (sweep, _) = sweep(&store, &clock, endpoints, limits);
+    let running = tokio::spawn(async move { sweep.once().await });
+    let delivered = async {
+        while slow.connections() == 0 {
+            tokio::task::yield_now().await;
+        }
+        store.push("fast", "msg_fast_1", "{}", NOW_MS);
+        loop {
+            let recorded = store.recorded.notified();
+            if store.rows().callbacks[1].ended == Some(Attempt::Delivered) {
+                return;
+            }
+            recorded.await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, delivered).await.unwrap();
+    assert!(!running.is_finished(), "the slow one is still under way");
+    running.abort();
+}
+
 #[tokio::test]
 async fn many_callbacks_to_one_endpoint_are_each_delivered_once() {
     let receiver = Receiver::start(|_| status(204)).await;
