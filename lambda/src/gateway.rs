@@ -13,6 +13,9 @@ use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 
+/// RFC 7240.
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+
 /// Why an event is no request: a stable code, and a sentence for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
@@ -84,9 +87,11 @@ fn escaped(text: &str, plain: &[u8]) -> String {
     escaped
 }
 
-/// Payload 1.0 gives decoded parameters only.
+/// Payload 1.0 gives decoded parameters only; a load balancer gives them as they came.
 fn query_of_1_0(event: &Value) -> String {
-    let encode = |text: &str| escaped(text, b"-._~");
+    let is_raw = event["requestContext"]["elb"].is_object();
+    let plain: &[u8] = if is_raw { b"-._~%+" } else { b"-._~" };
+    let encode = |text: &str| escaped(text, plain);
     let mut pairs = Vec::new();
     if let Some(lists) = event["multiValueQueryStringParameters"].as_object() {
         for (name, values) in lists {
@@ -130,8 +135,9 @@ fn headers(event: &Value) -> Result<HeaderMap, Malformed> {
             add(name, value)?;
         }
     }
-    // Lambda has the whole body: how it came here is over.
-    for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
+    // Lambda has the whole body: how it came here is over. Nobody waits here (`Prefer: wait`): that would
+    // keep a sandbox, and could end past the gateway's patience.
+    for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION, PREFER] {
         headers.remove(name);
     }
     Ok(headers)

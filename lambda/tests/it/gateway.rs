@@ -36,8 +36,9 @@ fn carriers(body: &str, is_base64: bool) -> Vec<(&'static str, Value)> {
         ),
         (
             "load balancer",
+            // Which does not decode parameters.
             json!({"requestContext": {"elb": {}}, "path": "/v1/hooks/ci", "httpMethod": "POST", "multiValueHeaders": lists,
-                "multiValueQueryStringParameters": {"a": ["1"], "b": [" x"]}, "body": body, "isBase64Encoded": is_base64}),
+                "multiValueQueryStringParameters": {"a": ["1"], "b": ["%20x"]}, "body": body, "isBase64Encoded": is_base64}),
         ),
     ]
 }
@@ -67,6 +68,13 @@ async fn every_carrier_gives_the_same_request() {
             assert_eq!(bytes(request).await, BODY.as_bytes(), "{carrier}");
         }
     }
+}
+
+#[test]
+fn nobody_waits_in_a_function() {
+    let asked = event(|event| event["headers"]["prefer"] = json!("wait=25"));
+    let request = gateway::request(&asked).unwrap();
+    assert!(!request.headers().contains_key("prefer"));
 }
 
 fn event(change: impl FnOnce(&mut Value)) -> Value {
