@@ -3,7 +3,7 @@
 import re
 import unittest
 
-from cloudformation import HOST, INSTALLATION, ROOT, load, of_type, spelt
+from cloudformation import HOST, INSTALLATION, ROLES_ANYWHERE, ROOT, load, of_type, spelt
 from permissions import GRANTS
 
 FUNCTIONS = {
@@ -75,11 +75,23 @@ class Installation(unittest.TestCase):
         self.assertEqual(used | {"ApiLog"}, set(logs))
         self.assertEqual(len(used), len(self.functions))
 
-    def test_access_log_holds_no_headers_and_no_bodies(self):
+    def test_access_log_holds_no_headers_no_paths_and_no_bodies(self):
         stage = of_type(self.template, "AWS::ApiGatewayV2::Stage")["ApiStage"]
         shown = set(re.findall(r"\$context\.([A-Za-z.]+)", stage["AccessLogSettings"]["Format"]))
-        known = "requestId httpMethod path status responseLength responseLatency"
+        known = "requestId httpMethod status responseLength responseLatency"
         self.assertEqual(shown, {*known.split(), "integrationErrorMessage"})
+
+    def test_prefix_is_one_that_a_table_may_have_as_its_name(self):
+        for path in (INSTALLATION, HOST, ROLES_ANYWHERE):
+            pattern = load(path)["Parameters"]["Prefix"]["AllowedPattern"]
+            for prefix, allowed in (("gpu", True), ("gpuhook", True), ("gp", False), ("g" * 14, True), ("g" * 15, False)):
+                self.assertEqual(bool(re.fullmatch(pattern, prefix)), allowed, (path, prefix))
+
+    def test_sessions_of_hosts_may_be_as_long_as_can_be_asked_for(self):
+        template = load(ROLES_ANYWHERE)
+        asked = template["Parameters"]["SessionSeconds"]["MaxValue"]
+        role = template["Resources"]["HostRole"]["Properties"]
+        self.assertGreaterEqual(role.get("MaxSessionDuration", 3600), asked)
 
     def test_one_route_takes_everything_and_is_throttled(self):
         routes = of_type(self.template, "AWS::ApiGatewayV2::Route")
@@ -163,6 +175,7 @@ class Alarms(unittest.TestCase):
                 ("ApproximateNumberOfMessagesVisible", "${ResultsDeadLetters.QueueName}"),
                 ("5xx", "${Api}"),
                 ("Errors", "${SweepFunction}"),
+                ("Errors", "${DeliverFunction}"),
                 ("${Prefix}-unauthorized",),
                 ("${Prefix}-callbacks-given-up",),
                 ("${Prefix}-host-silent",),
@@ -181,10 +194,10 @@ class Alarms(unittest.TestCase):
     def test_alerts_that_are_looked_for_in_logs_are_written_there(self):
         patterns = INSTALLATION.read_text()
         code = "".join(
-            p.read_text() for crate in ("lambda", "function") for p in (ROOT / crate / "src").rglob("*.rs")
+            p.read_text() for crate in ("lambda", "function", "backplane") for p in (ROOT / crate / "src").rglob("*.rs")
         )
         sought = set(re.findall(r'\$\.fields\.alert = "([a-z_]+)"', patterns))
-        self.assertEqual(sought, {"start", "configuration", "host_silent"})
+        self.assertEqual(sought, {"start", "configuration", "host_silent", "unreadable"})
         for alert in sought:
             self.assertIn(f'alert = "{alert}"', code)
 
