@@ -305,6 +305,13 @@ pub(crate) fn long_outage(root: &Path) -> Result<()> {
     )
 }
 
+/// Asks a real account; never part of the test command.
+pub(crate) fn live_aws(root: &Path, arguments: &[String]) -> Result<()> {
+    prepare(root)?;
+    let mut run = Command::new(venv_python(root));
+    shell(run.arg(root.join("tests/live/live_aws.py")).args(arguments))
+}
+
 fn python(root: &Path) -> Result<()> {
     let discover = ["-m", "unittest", "discover", "--verbose"];
     unittest(root, &discover, &[])

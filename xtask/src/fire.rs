@@ -17,6 +17,13 @@ pub(crate) struct FireArgs {
     arguments: Vec<String>,
 }
 
+impl FireArgs {
+    /// As they were given.
+    pub(crate) fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+}
+
 /// Builds the workspace and runs one of its programs.
 pub(crate) fn run(root: &Path, program: &str, args: &FireArgs) -> Result<()> {
     cargo(root, &["build", "--workspace", "--all-features", "--quiet"])?;

@@ -37,6 +37,9 @@ enum Task {
     Chaos(fire::FireArgs),
     /// Send every nasty input to a real front door, and check its answer and that it left no trace.
     Nasty(fire::FireArgs),
+    /// Ask a real AWS account what emulators cannot settle, with your own credentials. Makes two queues and a
+    /// table and removes them; `-- --stack NAME` asks the front door of an installation too.
+    LiveAws(fire::FireArgs),
     /// Measure by hand, figures and ratios of one run: `cargo xtask bench coldstart`.
     Bench(fire::FireArgs),
     /// Build and synthesise what is deployed with SAM's and the CDK's own command lines; part of nightly.
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Crash(args) => fire::run(root, "gpuhook-crash", &args),
         Task::Chaos(args) => fire::run(root, "gpuhook-chaos", &args),
         Task::Nasty(args) => fire::run(root, "gpuhook-nasty", &args),
+        Task::LiveAws(args) => ci::live_aws(root, args.arguments()),
         Task::Bench(args) => fire::bench(root, &args),
         Task::Deployable => infra::deployable(root),
         Task::Nightly => fire::nightly(root),
