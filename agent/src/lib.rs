@@ -22,6 +22,9 @@ pub mod queue;
 
 pub mod keys;
 
+#[cfg(feature = "sqs")]
+pub mod enrolment;
+
 pub mod partitioner;
 
 pub mod limiter;

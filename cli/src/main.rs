@@ -26,6 +26,8 @@ mod config;
 
 mod cloud;
 
+mod ca;
+
 mod verify;
 
 use std::process::ExitCode;
@@ -56,6 +58,9 @@ enum Command {
     /// Enrol, list and remove GPU hosts, and what they hold.
     #[command(subcommand)]
     Host(host::HostCommand),
+    /// An authority for hosts' certificates, for IAM Roles Anywhere.
+    #[command(subcommand)]
+    Ca(ca::CaCommand),
     /// Check a configuration, and push it to an installation on AWS.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -76,6 +81,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Host(command) => host::run(command),
         Command::Config(command) => config::run(command),
+        Command::Ca(command) => ca::run(command),
         Command::Simulator(arguments) => {
             simulator::run_command(&arguments).map_err(anyhow::Error::from)
         }

@@ -44,9 +44,24 @@ enum Command {
     /// Allocations that the hardware still has are this host's again; those that it lacks are made again
     /// at the next start; partitions that the statement does not know stay foreign.
     Rebuild(Rebuild),
+    /// Make this host's keys, on this host: the one that signs results, and one for AWS with the request for
+    /// its certificate. What is there stays.
+    #[cfg(feature = "sqs")]
+    Enrol(Enrol),
     /// One kernel write, in a process of its own, as the agent starts it.
     #[command(hide = true)]
     WriteAttribute(WriteArguments),
+}
+
+#[cfg(feature = "sqs")]
+#[derive(Debug, Args)]
+struct Enrol {
+    /// The host's name, as `gpuhook host add` is given it.
+    #[arg(long)]
+    host: events::HostName,
+    /// Folder of the host's files.
+    #[arg(long, default_value = "/etc/gpuhook")]
+    out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -93,6 +108,8 @@ fn main() -> ExitCode {
         Command::Doctor(ask) => doctor(&ask),
         Command::Quarantine(quarantine) => self::quarantine(&quarantine),
         Command::Rebuild(rebuild) => self::rebuild(&rebuild),
+        #[cfg(feature = "sqs")]
+        Command::Enrol(enrol) => self::enrol(&enrol),
         Command::WriteAttribute(arguments) => Ok(arguments.run()),
     };
     match result {
@@ -138,6 +155,19 @@ fn run(at: &At) -> Result<ExitCode> {
         running.shutdown().await;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+#[cfg(feature = "sqs")]
+fn enrol(ask: &Enrol) -> Result<ExitCode> {
+    let enrolled = agent::enrolment::enrol(&ask.out, &ask.host)?;
+    println!("{}", enrolled.public_key);
+    eprintln!(
+        "the line above is the public key of {host}; where the installation is administered:\n  gpuhook host add {host} --pool POOL --public-key {key}\n  gpuhook ca sign {request}     (or the platform's own authority, then docs/hosts.md)",
+        host = ask.host,
+        key = enrolled.public_key,
+        request = enrolled.request.display()
+    );
+    Ok(ExitCode::SUCCESS)
 }
 
 fn doctor(ask: &Ask) -> Result<ExitCode> {
