@@ -51,7 +51,7 @@ enum Command {
     /// Make keys and secrets.
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Make bearer tokens for the read doors.
+    /// Make and revoke bearer tokens for the read doors.
     #[command(subcommand)]
     Token(token::TokenCommand),
     Verify(verify::VerifyArgs),
