@@ -91,6 +91,10 @@ endpoint = "{endpoint}"
         self.assertEqual(status["failed_polls"], len(ways), status)
         first = self.polls()[0]["body"]
         self.assertEqual((first["MaxNumberOfMessages"], first["WaitTimeSeconds"]), (1, 20))
+        # What a lost answer held is asked for again; what was answered, if only by a refusal, is over.
+        attempts = [poll["body"]["ReceiveRequestAttemptId"] for poll in self.polls()]
+        again = [attempts[place] == attempts[place + 1] for place in range(len(ways) + 1)]
+        self.assertEqual(again, [way in ("cut", "half", "silent") for way in [*ways, "empty"]])
 
     def recovered(self, agent):
         status = self.status(agent)

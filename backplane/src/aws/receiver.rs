@@ -1,6 +1,7 @@
 //! Receiving from SQS: one message per call, since with ten the slow one holds nine others' visibility.
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use aws_config::retry::RetryConfig;
@@ -18,6 +19,8 @@ use crate::queue::{MAX_WAIT, Message, ReceiveError, Receiver, Settled};
 
 /// What a poll may take beyond its wait; past it, it counts as hung and is given up (field F14).
 const MARGIN: Duration = Duration::from_secs(5);
+/// How long a receive may be asked again under its id; SQS forgets it after five minutes.
+const REMEMBERED: Duration = Duration::from_secs(240);
 /// SQS's longest visibility timeout; longer delays are cut to it.
 const LONGEST_DELAY_S: u64 = 12 * 3600;
 /// What SQS says of a receipt that no longer holds, or of a message that is gone. An expired receipt of
@@ -35,6 +38,15 @@ pub struct SqsReceiver {
     client: Client,
     url: String,
     clock: ServerClock,
+    unanswered: Arc<Mutex<Option<Attempt>>>,
+}
+
+/// A receive to which no answer came. The queue may have given a message, which is invisible now and blocks
+/// its group: asked again under the same id, it gives the same one.
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    id: Uuid,
+    begun: Instant,
 }
 
 impl SqsReceiver {
@@ -45,7 +57,24 @@ impl SqsReceiver {
             client: client(aws),
             url: url.into(),
             clock: aws.clock.clone(),
+            unanswered: Arc::default(),
         }
+    }
+
+    fn attempt(&self) -> Attempt {
+        let unanswered = self.unanswered().take();
+        unanswered
+            .filter(|attempt| attempt.begun.elapsed() < REMEMBERED)
+            .unwrap_or_else(|| Attempt {
+                id: Uuid::now_v7(),
+                begun: Instant::now(),
+            })
+    }
+
+    fn unanswered(&self) -> std::sync::MutexGuard<'_, Option<Attempt>> {
+        self.unanswered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn message(&self, message: SqsMessage) -> Result<Message, ReceiveError> {
@@ -94,14 +123,19 @@ impl Receiver for SqsReceiver {
             .message_system_attribute_names(Attribute::ApproximateReceiveCount)
             .message_system_attribute_names(Attribute::MessageGroupId)
             .message_system_attribute_names(Attribute::SenderId);
+        let attempt = self.attempt();
         let receive = if is_fifo(&self.url) {
-            receive.receive_request_attempt_id(Uuid::now_v7().to_string())
+            receive.receive_request_attempt_id(attempt.id.to_string())
         } else {
             receive
         };
         let received = receive.customize().config_override(patience).send().await;
-        let received =
-            received.map_err(|error| ReceiveError::Unavailable(Failed::of(&error).text))?;
+        let received = received.map_err(|error| {
+            if error.as_service_error().is_none() {
+                *self.unanswered() = Some(attempt);
+            }
+            ReceiveError::Unavailable(Failed::of(&error).text)
+        })?;
         let first = received.messages.unwrap_or_default().into_iter().next();
         first.map(|message| self.message(message)).transpose()
     }
