@@ -5,6 +5,7 @@ use std::sync::Arc;
 use backplane::aws::{DynamoStore, Removal, Removed};
 use backplane::store::{AllocationState, Due};
 use events::OperationState;
+use events::inventory::{PartitionInventory, PartitionOwner};
 use events::outcome::Outcome;
 
 use crate::aws::{Fate, emulator, store_and_installation};
@@ -130,4 +131,35 @@ async fn what_a_lost_host_held_and_had_begun_ends_and_is_told() {
         backplane::store::Settlement::Unknown,
         "a host that was removed is a stranger"
     );
+}
+
+/// As when the index has not got the allocation yet.
+#[tokio::test]
+async fn a_host_that_says_itself_that_it_holds_something_is_not_removed() {
+    let (store, backplane) = start().await;
+    let mut seen = inventory("t4", backplane.now_ms());
+    seen.gpus[0].partitions.push(PartitionInventory {
+        id: id_of("one").partition(0),
+        profile: "T4-4Q".parse().unwrap(),
+        owner: Some(PartitionOwner {
+            allocation: id_of("one"),
+            tenant: tenant(),
+        }),
+        in_use: false,
+    });
+    let data = events::result::EventData {
+        inventory: Some(seen),
+        ..Default::default()
+    };
+    let kind = events::result::EventKind::HostObserved;
+    backplane
+        .settle(crate::sample::event("t4", kind, 50, data))
+        .await;
+    let held = Removed::Draining {
+        allocations: 1,
+        operations: 0,
+    };
+    assert_eq!(remove(&store, &backplane, Removal::Drained).await, held);
+    let gone = remove(&store, &backplane, Removal::Lost(owed)).await;
+    assert_eq!(gone, Removed::Gone);
 }

@@ -1,5 +1,6 @@
 //! Lists: a tenant's operations and allocations, hosts, and what a host holds.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use events::{HostName, OperationId, OperationState, TenantName};
@@ -165,7 +166,8 @@ impl DynamoStore {
         }))
     }
 
-    /// Rows of a host's partition, oldest first.
+    /// Rows of a host's partition, oldest first. The index tells which there are, if only a moment late; what
+    /// they hold, and whether they still belong there, is read from the table itself.
     pub(super) async fn at_host(&self, partition: &str) -> Result<Vec<Item>, Fault> {
         let query = self
             .client
@@ -174,16 +176,27 @@ impl DynamoStore {
             .index_name(BY_HOST)
             .key_condition_expression("host_pk = :pk")
             .expression_attribute_values(":pk", text(partition));
-        let mut items = Vec::new();
+        let mut keys = Vec::new();
         let mut pages = query.into_paginator().send();
         while let Some(page) = pages.next().await {
-            items.extend(
-                page.map_err(|error| Fault::call(&error))?
-                    .items
-                    .unwrap_or_default(),
-            );
+            for item in page.map_err(|error| Fault::call(&error))?.items() {
+                let fields = Fields::of(item, "row");
+                keys.push(Key {
+                    pk: fields.text("pk")?.to_owned(),
+                    sk: fields.text("sk")?.to_owned(),
+                });
+            }
         }
-        Ok(items)
+        // What moves while the pages are read may be on two of them.
+        let mut seen = BTreeSet::new();
+        keys.retain(|key| seen.insert(key.clone()));
+        let mut items = self.get(&keys).await?;
+        let now = keys.iter().filter_map(|key| items.remove(key));
+        let is_there = |item: &Item| {
+            let there = Fields::of(item, "row").maybe_text("host_pk");
+            there.is_ok_and(|there| there == Some(partition))
+        };
+        Ok(now.filter(is_there).collect())
     }
 }
 

@@ -1,6 +1,8 @@
 //! Removing a host: first it is cordoned, then it goes once it holds nothing. A host that is lost never
 //! lets go by itself: what it held ends here.
 
+use std::collections::BTreeSet;
+
 use aws_sdk_dynamodb::types::{Delete, TransactWriteItem};
 use events::{AllocationId, HostName, OperationId};
 
@@ -64,7 +66,11 @@ impl DynamoStore {
             self.end_all(host, owed, now_ms).await?;
         }
         let operations = self.at_host(&key::operations_at(host)).await?.len();
-        let allocations = self.at_host(&key::allocations_at(host)).await?.len();
+        let mut allocations = self.at_host(&key::allocations_at(host)).await?.len();
+        if matches!(removal, Removal::Drained) {
+            // The index may not have the latest yet; the host's own word is read consistently.
+            allocations = allocations.max(self.told_by(host).await?);
+        }
         if operations + allocations > 0 || !self.delete(host).await? {
             return Ok(Removed::Draining {
                 allocations,
@@ -72,6 +78,19 @@ impl DynamoStore {
             });
         }
         Ok(Removed::Gone)
+    }
+
+    /// How many allocations its inventory has partitions of.
+    async fn told_by(&self, host: &HostName) -> Result<usize, Fault> {
+        let mut unit = Unit::new(self);
+        unit.load([Key::inventory(host)]).await?;
+        let inventory = unit.inventory(host)?;
+        let gpus = inventory.iter().flat_map(|inventory| &inventory.gpus);
+        let owners = gpus
+            .flat_map(|gpu| &gpu.partitions)
+            .filter_map(|partition| partition.owner.as_ref());
+        let allocations: BTreeSet<_> = owners.map(|owner| owner.allocation).collect();
+        Ok(allocations.len())
     }
 
     /// Whether there is such a host; it is cordoned then.
