@@ -15,7 +15,7 @@ pub mod disclosure;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backplane::queue::{MAX_WAIT, Message};
 use backplane::store::{NewCallback, OperationRecord, Settlement};
@@ -88,10 +88,16 @@ impl ResultsWorker {
     /// Settles a batch and returns the ids of the messages that are to be delivered again. After a
     /// failure the rest of its group counts as failed too, or its order would break.
     pub async fn handle(&self, messages: Vec<Message>) -> Vec<String> {
+        self.handle_within(messages, Duration::MAX).await
+    }
+
+    /// Likewise, and begins with none once `budget` has passed: those count as failed.
+    pub async fn handle_within(&self, messages: Vec<Message>, budget: Duration) -> Vec<String> {
+        let begun = Instant::now();
         let mut failed = Vec::new();
         let mut blocked = BTreeSet::new();
         for message in messages {
-            if blocked.contains(&message.group) {
+            if blocked.contains(&message.group) || begun.elapsed() >= budget {
                 failed.push(message.id);
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use backplane::aws::{Aws, DynamoStore, SqsSender};
 use backplane::{Clock, SystemClock};
@@ -11,6 +12,10 @@ use serde_json::Value;
 use crate::environment::Environment;
 use crate::records;
 use crate::run::Function;
+
+/// How long records of an event are begun with. While the table does not answer each takes its deadline;
+/// a function that runs out of time has said nothing of those that it has settled.
+const BEGINNING: Duration = Duration::from_secs(8);
 
 /// Settles results.
 pub struct Results {
@@ -40,7 +45,8 @@ impl Function for Results {
     }
 
     async fn handle(&mut self, event: &Value) -> anyhow::Result<Value> {
-        let failed = self.worker.handle(records::messages(event)?).await;
+        let messages = records::messages(event)?;
+        let failed = self.worker.handle_within(messages, BEGINNING).await;
         if self.moved.swap(false, Ordering::Relaxed) {
             wake(&self.sender, &self.callback_queue_url).await;
         }

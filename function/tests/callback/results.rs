@@ -393,6 +393,22 @@ async fn while_the_store_is_down_messages_come_again_in_order() {
     assert_eq!(bench.store.rows().settled.len(), 1);
 }
 
+#[tokio::test]
+async fn what_there_is_no_time_for_is_left_to_come_again() {
+    let bench = Bench::new();
+    let messages = vec![
+        message("1", HOST, "poison".to_owned()),
+        message("2", "another-group", "poison".to_owned()),
+    ];
+    let no_time = bench
+        .worker
+        .handle_within(messages.clone(), Duration::ZERO)
+        .await;
+    assert_eq!(no_time, ["1", "2"]);
+    assert_eq!(bench.worker.poisoned(), 0);
+    assert_eq!(bench.worker.handle(messages).await, Vec::<String>::new());
+}
+
 /// Hands out its messages, and says what became of their receipts.
 #[derive(Default)]
 struct FakeReceiver {
