@@ -27,6 +27,9 @@ const WAIT: Duration = Duration::from_secs(20);
 /// Pause after the queue or the ledger failed; the first doubles up to the last.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
+/// Longest delay of a command that could not be kept; commands expire after 15 minutes.
+const LONGEST_DELAY: Duration = Duration::from_secs(600);
+
 /// Takes commands from the queue.
 pub struct Intake {
     /// The end of this host's queue.
@@ -102,7 +105,18 @@ impl Intake {
         let (intake, body) = (Arc::clone(self), message.body);
         let queue_s = message.server_time_ms.div_euclid(1000);
         let job = tokio::task::spawn_blocking(move || intake.enter(&body, queue_s)).await;
-        let accepted = job.expect("intake does not panic")?;
+        let accepted = match job.expect("intake does not panic") {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Else it would come again every half minute, and after five times be a dead letter.
+                let delay = delay(message.receive_count);
+                if let Err(error) = self.receiver.nack(&message.receipt, delay).await {
+                    let error = crate::chain(&error);
+                    tracing::warn!(error, "a command could not be put off; it will come again");
+                }
+                return Err(error);
+            }
+        };
         // A lost receipt means that the message comes again; the ledger knows it then.
         match self.receiver.ack(&message.receipt).await {
             Ok(Settled::Done) => {}
@@ -214,6 +228,13 @@ impl Intake {
         let command = serde_json::from_slice(&payload).map_err(EnvelopeError::Payload)?;
         Ok((command, digest(&payload)))
     }
+}
+
+/// 1, 8, 64, 512 s after the first, second, … delivery: with the queue's five deliveries the ledger may be
+/// away for ten minutes before a command is a dead letter.
+fn delay(receive_count: u32) -> Duration {
+    let seconds = 8_u64.saturating_pow(receive_count.saturating_sub(1));
+    Duration::from_secs(seconds).min(LONGEST_DELAY)
 }
 
 /// A pause, shortened by up to its half: hosts that lost the queue together do not come back together.

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use agent::ledger::{FileError, Ledger};
 use events::HostName;
@@ -186,6 +187,8 @@ async fn a_full_disk_stops_effects_and_nothing_is_lost() {
         "an effect without its record"
     );
     assert!(machine.ends_of(&release).is_empty());
+    let put_off = machine.queues.put_off.lock().unwrap().clone();
+    assert_eq!(put_off, [Duration::from_secs(1)]);
     drop(file);
     std::fs::remove_file(&filler).unwrap();
     // What was not acknowledged comes again, as queues have it.

@@ -263,6 +263,8 @@ impl Limiter for Hands {
 pub(crate) struct Queues {
     commands: Mutex<VecDeque<String>>,
     pub(crate) acknowledged: Mutex<u32>,
+    /// Delays of messages that were returned.
+    pub(crate) put_off: Mutex<Vec<Duration>>,
     /// So many receipts have run out before they come back: the message is delivered again.
     pub(crate) lost: AtomicI64,
     /// The queue's own clock, Unix milliseconds.
@@ -322,7 +324,8 @@ impl Receiver for Queues {
         Ok(Settled::Done)
     }
 
-    async fn nack(&self, _: &str, _: Duration) -> Result<Settled, ReceiveError> {
+    async fn nack(&self, _: &str, after: Duration) -> Result<Settled, ReceiveError> {
+        self.put_off.lock().unwrap().push(after);
         Ok(Settled::Done)
     }
 }
