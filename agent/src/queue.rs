@@ -72,12 +72,18 @@ pub struct Opened {
 }
 
 impl Queue {
-    /// Opens both ends. With SQS, credentials are looked for at once, so that a start without any says
-    /// within seconds which providers were tried (field F70).
+    /// Opens both ends. With SQS a host that starts for the first time looks for credentials at once, so that
+    /// without any it says within seconds which providers were tried (field F70). Later it starts without:
+    /// what it holds has to be looked after while the cloud is away, and polls tell what they lack.
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub async fn open(&self, host: &HostName, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
+    pub async fn open(
+        &self,
+        host: &HostName,
+        clock: Arc<dyn Clock>,
+        is_first: bool,
+    ) -> Result<Opened, QueueError> {
         match self {
             Self::Embedded { backplane } => {
                 let opened = SqliteBackplane::open(backplane, clock)?;
@@ -86,7 +92,7 @@ impl Queue {
                     sender: Arc::new(opened),
                 })
             }
-            Self::Sqs(sqs) => sqs.open().await,
+            Self::Sqs(sqs) => sqs.open(is_first).await,
         }
     }
 
@@ -157,9 +163,11 @@ mod sqs {
             }
         }
 
-        pub(super) async fn open(&self) -> Result<Opened, QueueError> {
+        pub(super) async fn open(&self, be_ready: bool) -> Result<Opened, QueueError> {
             let aws = Aws::connect(&self.connection()).await?;
-            aws.ready().await?;
+            if be_ready {
+                aws.ready().await?;
+            }
             let urls = QueueUrls::Host {
                 commands: self.commands_url.clone(),
                 results: self.results_url.clone(),
@@ -175,7 +183,7 @@ mod sqs {
                 .enable_all()
                 .build();
             let opened = match runtime {
-                Ok(runtime) => runtime.block_on(self.open()),
+                Ok(runtime) => runtime.block_on(self.open(true)),
                 Err(error) => return (false, error.to_string()),
             };
             match opened {
@@ -191,7 +199,7 @@ mod sqs {
 
 #[cfg(not(feature = "sqs"))]
 impl Sqs {
-    async fn open(&self) -> Result<Opened, QueueError> {
+    async fn open(&self, _: bool) -> Result<Opened, QueueError> {
         Err(QueueError::NotBuilt)
     }
 

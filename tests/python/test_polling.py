@@ -137,6 +137,20 @@ endpoint = "{endpoint}"
         self.assertIn("FAIL queue", doctor.stdout)
         self.assertIn("no AWS credentials", doctor.stdout)
 
+    def test_a_host_that_was_started_before_starts_while_its_credentials_are_away(self):
+        config = self.configure()
+        agent = self.start(config, self.environment(SESSION))
+        wait_until(self.polls, "a poll", alive=lambda: agent.poll() is None)
+        self.end(agent)
+        # A reboot while the cloud is away: what the host holds has to be looked after all the same.
+        agent = self.start(config, self.environment({}))
+        status = wait_until(lambda: self.refused(agent), "polls without credentials", alive=lambda: agent.poll() is None)
+        self.assertTrue(status["inventory"]["gpus"], "the host is looked after")
+
+    def refused(self, agent):
+        status = self.status(agent)
+        return status if status["failed_polls"] >= 2 else None
+
     def test_long_lived_keys_are_refused_unless_allowed(self):
         keys = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "a-secret-that-is-never-shown"}
         config = self.configure()

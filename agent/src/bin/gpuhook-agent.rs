@@ -140,7 +140,11 @@ fn run(at: &At) -> Result<ExitCode> {
         .build()
         .context("start the async runtime")?;
     runtime.block_on(async {
-        let queue = config.queue.open(&config.host, Arc::clone(&clock)).await?;
+        let is_first = !config.state_dir.join("ledger.db").exists();
+        let queue = config
+            .queue
+            .open(&config.host, Arc::clone(&clock), is_first)
+            .await?;
         let ends = Ends::of(&host, queue.receiver, queue.sender, clock);
         let running = agent::start(config, ends).await?;
         // Without a supervisor that asked for it there is nobody to tell.
