@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backplane::queue::Settled;
+use backplane::queue::{MAX_RECEIVES, Settled};
 use backplane::{Message, Receiver};
 use events::command::COMMAND_TYPE;
 use events::envelope::{self, EnvelopeError};
@@ -51,6 +51,8 @@ enum Unkept {
     Ledger(#[from] LedgerError),
     #[error("keyset cannot be stored")]
     Keys(#[from] KeysError),
+    #[error("no signature verifies under a trusted key; a newer keyset may be on its way")]
+    Untrusted,
 }
 
 impl Intake {
@@ -104,7 +106,8 @@ impl Intake {
     async fn take(self: &Arc<Self>, message: Message) -> Result<(), Unkept> {
         let (intake, body) = (Arc::clone(self), message.body);
         let queue_s = message.server_time_ms.div_euclid(1000);
-        let job = tokio::task::spawn_blocking(move || intake.enter(&body, queue_s)).await;
+        let is_last = message.receive_count >= MAX_RECEIVES;
+        let job = tokio::task::spawn_blocking(move || intake.enter(&body, queue_s, is_last)).await;
         let accepted = match job.expect("intake does not panic") {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -143,7 +146,8 @@ impl Intake {
     ///
     /// A command is expired if either this host's clock or the queue's says so: a host whose clock
     /// runs late must not start what the front door has given up (DESIGN §3).
-    fn enter(&self, body: &str, queue_s: i64) -> Result<Option<Command>, Unkept> {
+    /// `is_last` tells that the queue gives the message up after this delivery.
+    fn enter(&self, body: &str, queue_s: i64, is_last: bool) -> Result<Option<Command>, Unkept> {
         let shared = self.workers.shared();
         let now_ms = shared.clock.now_ms();
         if envelope::claimed_type(body).as_deref() == Some(KEYSET_TYPE) {
@@ -151,6 +155,10 @@ impl Intake {
         }
         let (command, hash) = match self.open(body) {
             Ok(opened) => opened,
+            // Groups are unordered: the keyset that trusts its key may be behind it.
+            Err(EnvelopeError::Untrusted) if self.keys.is_rooted() && !is_last => {
+                return Err(Unkept::Untrusted);
+            }
             Err(error) => {
                 tracing::error!(
                     error = crate::chain(&error),

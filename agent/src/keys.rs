@@ -120,6 +120,12 @@ impl Keys {
             .clone()
     }
 
+    /// Whether newer keysets may come.
+    #[must_use]
+    pub fn is_rooted(&self) -> bool {
+        self.rooted.is_some()
+    }
+
     /// Takes a keyset that came through the queue. Whether it changed anything.
     ///
     /// # Errors

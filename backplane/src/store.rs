@@ -131,6 +131,8 @@ pub enum Accepted {
     CapacityMoved,
     /// The tenant's quota would be exceeded, in words.
     OverQuota(String),
+    /// More than one transaction of this store can take, in words; it never will.
+    TooLarge(String),
 }
 
 /// A delivery that was accepted before.

@@ -134,6 +134,17 @@ impl Intake<'_> {
                 // Another process has just accepted it and is sending.
                 Accepted::InFlight(known) if known.body == body => return Err(in_progress()),
                 Accepted::InFlight(_) | Accepted::Mismatch => return Err(mismatch()),
+                Accepted::TooLarge(detail) => {
+                    let errors = vec![FieldProblem {
+                        pointer: String::new(),
+                        detail,
+                    }];
+                    return Err(Problem::unprocessable(
+                        "too-many-operations",
+                        "The webhook asks for more than is taken at once",
+                        errors,
+                    ));
+                }
                 Accepted::OverQuota(detail) => {
                     let title = "Over quota";
                     return Err(

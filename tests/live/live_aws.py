@@ -145,6 +145,8 @@ class Live:
         self.note("a binary body", status("/v1/hooks/nobody", b"\xff\xfe\x00", {"content-type": "application/octet-stream"}), 415)
         self.note("a body of 5 MB", status("/v1/hooks/nobody", b"x" * 5_000_000, json_type), 413)
         self.note("an encoded slash in a path", status("/v1/allocations/a%2Fb"), 401)
+        # Cut at the decoded `?`, it would be another key's path: then keys with `?` must be refused.
+        self.note("an encoded question mark in a path is no query", status("/v1/operations%3Flimit=x"), 404)
         begun = time.monotonic()
         self.note("the door, warm", status("/healthz"), 200)
         print(f"            answered in {(time.monotonic() - begun) * 1000:.0f} ms from here")

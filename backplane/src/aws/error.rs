@@ -65,7 +65,7 @@ impl Failed {
             "{} (HTTP {}): {}",
             code.as_deref().unwrap_or("no error code"),
             status.unwrap_or_default(),
-            service.message().unwrap_or("no message"),
+            first_line(service.message().unwrap_or("no message")),
         );
         Self {
             certainty: if refused {
@@ -84,6 +84,14 @@ impl Failed {
         let code = code.strip_prefix("AWS.SimpleQueueService.").unwrap_or(code);
         codes.contains(&code)
     }
+}
+
+/// What a service says, as far as it is one sentence: what follows may repeat the request, whose headers
+/// hold a session token.
+fn first_line(message: &str) -> String {
+    const LONGEST: usize = 200;
+    let line = message.lines().next().unwrap_or_default();
+    line.chars().take(LONGEST).collect()
 }
 
 fn is_throttle(code: &str) -> bool {

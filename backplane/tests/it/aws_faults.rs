@@ -253,3 +253,21 @@ async fn results_that_settle_at_once_all_settle() {
     }
     assert_eq!(trial.backplane.reserved("t4").await, 0);
 }
+
+/// A transaction takes a hundred items; what never fits is told apart from what may fit later.
+#[tokio::test]
+async fn what_never_fits_one_transaction_is_refused_whole() {
+    let trial = Trial::start().await;
+    let mut operations = Vec::new();
+    for n in 0..60 {
+        operations.push(new(release(&format!("key-{n}")), "t4"));
+    }
+    let acceptance = delivery(1, trial.backplane.now_ms(), operations);
+    let accepted = trial.backplane.store.accept(acceptance).await.unwrap();
+    assert!(
+        matches!(&accepted, Accepted::TooLarge(text) if text.contains("100 fit")),
+        "{accepted:?}"
+    );
+    let listed = trial.backplane.reads.operations(&tenant(), None, 10).await;
+    assert_eq!(listed.unwrap().items, []);
+}

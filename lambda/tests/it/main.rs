@@ -8,3 +8,5 @@
 mod gateway;
 
 mod records;
+
+mod samples;

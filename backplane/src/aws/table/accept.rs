@@ -81,6 +81,11 @@ impl DynamoStore {
         let mut tries = Tries::default();
         loop {
             if let Some(known) = self.known(&acceptance.keys, acceptance.now_ms).await? {
+                if tries.were_made() && known.delivery == acceptance.delivery {
+                    // Our own, whose answer was lost.
+                    let ids: Vec<_> = acceptance.operations.iter().map(|new| new.id).collect();
+                    return Ok(Accepted::New(self.operations(&ids).await?));
+                }
                 return Ok(
                     match (known.body == acceptance.body, known.unsent.is_empty()) {
                         (false, _) => Accepted::Mismatch,
@@ -108,7 +113,7 @@ impl DynamoStore {
                 let text = format!(
                     "the operations of this webhook need {items} writes in one transaction, and {MAX_ITEMS} fit: send fewer in one webhook"
                 );
-                return Ok(Accepted::OverQuota(text));
+                return Ok(Accepted::TooLarge(text));
             }
             if unit.commit(&mut tries).await? {
                 return Ok(Accepted::New(records));

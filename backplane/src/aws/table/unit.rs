@@ -42,6 +42,11 @@ struct Slot {
 pub(super) struct Tries(u32);
 
 impl Tries {
+    /// Whether this is not the first.
+    pub(super) fn were_made(&self) -> bool {
+        self.0 > 0
+    }
+
     /// Waits before the next attempt.
     async fn again(&mut self) -> Result<(), Fault> {
         self.0 += 1;
