@@ -230,6 +230,16 @@ printf '{{"Version":1,"AccessKeyId":"ASIATEST","SecretAccessKey":"s","SessionTok
         status = wait_until(skewed, "polls that are refused")
         self.assertTrue(any("clock_skew" in fault and "behind" in fault for fault in status["faults"]), status)
 
+    def test_an_idle_host_says_what_it_has_once(self):
+        """field F72: hundreds of idle hosts cost what their polls cost, and nothing more."""
+        agent = self.start(self.configure(), self.environment(SESSION))
+        sends = lambda: [request for request in self.queue.seen if request["target"].endswith("SendMessage")]
+        wait_until(sends, "the first inventory", alive=lambda: agent.poll() is None)
+        begun, polls = time.monotonic(), len(self.polls())
+        # It looks at its hardware each second: nothing must come of three looks.
+        wait_until(lambda: time.monotonic() - begun > 3.5 and len(self.polls()) > polls, "three looks", alive=lambda: agent.poll() is None)
+        self.assertEqual(len(sends()), 1)
+
     def test_a_proxy_is_used_where_the_environment_names_one(self):
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)
