@@ -13,7 +13,7 @@ pub(crate) use allocation::Allocation;
 pub(crate) use evidence::{changes_capacity, expire, is_overdue};
 #[cfg(feature = "aws")]
 pub(crate) use evidence::{lose, overdue_from_ms};
-pub(crate) use operation::{advance, is_for, overtaken, record, route_is_stale};
+pub(crate) use operation::{advance, capacity_moved, is_for, overtaken, record};
 
 /// How long a release that overtook its allocate wins.
 pub(crate) const TOMBSTONE_MS: i64 = 24 * 3600 * 1000;

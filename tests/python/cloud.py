@@ -3,9 +3,7 @@ party's cloud on loopback (PyPI `ministack`), the functions' release binaries ru
 `gpuhook-agent` as a process beside the simulated host, talking to it through SQS alone."""
 
 import contextlib
-import http.client
 import io
-import json
 import os
 import pathlib
 import re
@@ -206,18 +204,6 @@ class Cloud(Machine):
 
     # -- the outside world -----------------------------------------------------------------------
 
-    def request(self, method, path, body=None, headers=None):
-        """Through the API's own host name, as the world reaches it."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.stack.port, timeout=60)
-        host = f"{self.api}.execute-api.localhost:{self.stack.port}"
-        try:
-            connection.request(method, path, body=body, headers={"host": host, **(headers or {})})
-            response = connection.getresponse()
-            text = response.read()
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            try:
-                return response.status, headers, json.loads(text) if text else {}
-            except json.JSONDecodeError:
-                return response.status, headers, {"text": text.decode(errors="replace")}
-        finally:
-            connection.close()
+    def door(self):
+        """The API's own host name, as the world reaches it."""
+        return self.stack.port, {"host": f"{self.api}.execute-api.localhost:{self.stack.port}"}

@@ -349,10 +349,15 @@ tenants = ["acme"]
 
     # -- the outside world -----------------------------------------------------------------------
 
+    def door(self):
+        """Port of the front door, and what every request to it has to say."""
+        return self.port, {}
+
     def request(self, method, path, body=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        port, given = self.door()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
-            connection.request(method, path, body=body, headers=headers or {})
+            connection.request(method, path, body=body, headers={**given, **(headers or {})})
             response = connection.getresponse()
             text = response.read()
             headers = {name.lower(): value for name, value in response.getheaders()}

@@ -1,19 +1,44 @@
 //! Operations: from acceptance to a final state, forward only.
 
+use std::collections::BTreeMap;
+
 use events::outcome::Failure;
 use events::result::ResultEvent;
-use events::{Code, HostName, OperationState};
+use events::{AllocationId, Code, HostName, Operation, OperationState};
 
 use super::{Contract, Observation};
 use crate::store::{Acceptance, Ending, NewOperation, OperationRecord, Route};
 
-/// Whether an allocate would be placed on what is no longer so: beside the host that already holds its
-/// allocation, or on a host that changed since placement looked at it.
-pub(crate) fn route_is_stale(
-    route: &Route,
-    holder: Option<&HostName>,
-    version: Option<u64>,
-) -> bool {
+/// Whether an allocation of a delivery would be placed on what is no longer so: beside the host that
+/// already holds it, or on a host that changed since placement looked at it. Asked before this
+/// delivery's own reservations, so that several on one host do not trip over each other.
+pub(crate) fn capacity_moved<E>(
+    acceptance: &Acceptance,
+    holder: impl Fn(AllocationId) -> Result<Option<HostName>, E>,
+    version: impl Fn(&HostName) -> Result<Option<u64>, E>,
+) -> Result<bool, E> {
+    let mut placed: BTreeMap<AllocationId, HostName> = BTreeMap::new();
+    for new in &acceptance.operations {
+        let (Route::Host { host, .. }, Operation::Allocate(_)) = (&new.route, &new.operation)
+        else {
+            continue;
+        };
+        let Some(id) = new.operation.allocation(&acceptance.tenant) else {
+            continue;
+        };
+        let held = match placed.get(&id) {
+            Some(host) => Some(host.clone()),
+            None => holder(id)?,
+        };
+        if is_stale(&new.route, held.as_ref(), version(host)?) {
+            return Ok(true);
+        }
+        placed.insert(id, host.clone());
+    }
+    Ok(false)
+}
+
+fn is_stale(route: &Route, holder: Option<&HostName>, version: Option<u64>) -> bool {
     let Route::Host {
         host,
         reservation,

@@ -1,7 +1,5 @@
 //! Accepting a webhook: keys, operations, reservations and allocations in one transaction.
 
-use std::collections::BTreeMap;
-
 use events::{AllocationId, DeliveryId, HostName, Operation};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -62,7 +60,9 @@ pub(super) fn accept(scope: &Scope<'_>, acceptance: Acceptance) -> Result<Accept
             },
         );
     }
-    if capacity_moved(scope, &acceptance)? {
+    let holder = |id| allocation::holder(scope, id);
+    let version = |host: &HostName| row::host_version(scope, host);
+    if lifecycle::capacity_moved(&acceptance, holder, version)? {
         return Ok(Accepted::CapacityMoved);
     }
     remember(scope, &acceptance)?;
@@ -71,33 +71,6 @@ pub(super) fn accept(scope: &Scope<'_>, acceptance: Acceptance) -> Result<Accept
         records.push(operation(scope, &acceptance, new)?);
     }
     Ok(Accepted::New(records))
-}
-
-/// Whether an allocation would be placed on what is no longer so: on a host that changed since, or
-/// beside the host that already holds it. Asked before this delivery's own reservations, so that
-/// several on one host do not trip over each other.
-fn capacity_moved(scope: &Scope<'_>, acceptance: &Acceptance) -> Result<bool, Fault> {
-    let mut placed: BTreeMap<AllocationId, HostName> = BTreeMap::new();
-    for new in &acceptance.operations {
-        let Route::Host { host, .. } = &new.route else {
-            continue;
-        };
-        let (Operation::Allocate(_), Some(id)) =
-            (&new.operation, new.operation.allocation(&acceptance.tenant))
-        else {
-            continue;
-        };
-        let holder = match placed.get(&id) {
-            Some(host) => Some(host.clone()),
-            None => allocation::holder(scope, id)?,
-        };
-        let version = row::host_version(scope, host)?;
-        if lifecycle::route_is_stale(&new.route, holder.as_ref(), version) {
-            return Ok(true);
-        }
-        placed.insert(id, host.clone());
-    }
-    Ok(false)
 }
 
 fn remember(scope: &Scope<'_>, acceptance: &Acceptance) -> Result<(), Fault> {

@@ -1,7 +1,5 @@
 //! Accepting a webhook: keys, operations, reservations and allocations in one transaction.
 
-use std::collections::BTreeMap;
-
 use events::{AllocationId, HostName, Operation};
 
 use super::DynamoStore;
@@ -100,7 +98,9 @@ impl DynamoStore {
                 // Accepted elsewhere since it was looked up: what is there now tells by whom.
                 continue;
             }
-            if capacity_moved(&unit, acceptance)? {
+            let held = |id| unit.allocation(id).map(|row| holder(&row));
+            let version = |host: &HostName| Ok(unit.head(host)?.map(|head| head.version));
+            if lifecycle::capacity_moved(acceptance, held, version)? {
                 return Ok(Accepted::CapacityMoved);
             }
             remember(&mut unit, acceptance);
@@ -163,32 +163,6 @@ fn group(route: &Route) -> &str {
         Route::Host { group, .. } => group,
         Route::Settled(_) => "",
     }
-}
-
-/// Whether an allocation would be placed on what is no longer so. Asked before this delivery's own
-/// reservations, so that several on one host do not trip over each other.
-fn capacity_moved(unit: &Unit<'_>, acceptance: &Acceptance) -> Result<bool, Fault> {
-    let mut placed: BTreeMap<AllocationId, HostName> = BTreeMap::new();
-    for new in &acceptance.operations {
-        let Route::Host { host, .. } = &new.route else {
-            continue;
-        };
-        let (Operation::Allocate(_), Some(id)) =
-            (&new.operation, new.operation.allocation(&acceptance.tenant))
-        else {
-            continue;
-        };
-        let holder = match placed.get(&id) {
-            Some(host) => Some(host.clone()),
-            None => holder(&unit.allocation(id)?),
-        };
-        let version = unit.head(host)?.map(|head| head.version);
-        if lifecycle::route_is_stale(&new.route, holder.as_ref(), version) {
-            return Ok(true);
-        }
-        placed.insert(id, host.clone());
-    }
-    Ok(false)
 }
 
 fn holder(row: &AllocationRow) -> Option<HostName> {
