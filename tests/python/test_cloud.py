@@ -2,12 +2,13 @@
 
 import json
 import re
+import subprocess
 import unittest
 
 import test_durability
 import test_spine
 from cloud import Cloud
-from machine import wait_until
+from machine import BIN, wait_until
 
 
 class CloudSpine(test_spine.Spine):
@@ -63,6 +64,29 @@ class Operator(unittest.TestCase):
             # The delivery of callbacks looks by itself each minute.
             told = lambda: machine.callbacks_about(waiting["op_id"])
             wait_until(told, "the callback", deadline_s=150, alive=lambda: machine.stack.process.poll() is None)
+
+    def test_a_lost_ledger_is_rebuilt_from_what_the_table_knows(self):
+        with Cloud().deploy() as machine:
+            machine.start()
+            _, _, body = machine.post({"op": "allocate", "key": "kept", "profile": "T4-4Q", "count": 2})
+            self.assertEqual(machine.final(body["operations"][0]["status_url"])["state"], "succeeded")
+            before = machine.mdevs()
+            machine.kill()
+            for file in (machine.folder / "agent").glob("ledger.db*"):
+                file.unlink()
+            statement = machine.folder / "gpu-1.holdings"
+            written = machine.gpuhook("host", "holdings", "gpu-1", "--aws", "--data", machine.folder, "--out", statement)
+            self.assertIn("1 allocations and 0 open operations", written.stdout)
+            rebuilt = subprocess.run(
+                [BIN / "gpuhook-agent", "rebuild", "--config", machine.folder / "agent.toml", statement],
+                capture_output=True, text=True, timeout=60,
+            )
+            self.assertEqual(rebuilt.returncode, 0, rebuilt.stderr)
+            machine.start()
+            self.assertEqual(machine.mdevs(), before)
+            _, _, body = machine.post({"op": "release", "key": "kept"})
+            self.assertEqual(machine.final(body["operations"][0]["status_url"])["outcome"]["existed"], True)
+            self.assertEqual(machine.mdevs(), [])
 
     def test_what_would_be_done_is_shown_and_what_is_missing_is_said(self):
         with Cloud().deploy() as machine:

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use backplane::sqlite::SqliteBackplane;
-use backplane::{Clock, SystemClock};
+use backplane::{Clock, Reads, SystemClock};
 use clap::Args;
 use events::HostName;
 
+use crate::cloud::InstallationArgs;
 use crate::data::Data;
 
 /// Arguments of `gpuhook host holdings`.
@@ -25,6 +26,11 @@ pub(crate) struct HoldingsArgs {
     /// The machine of `up --simulate`.
     #[arg(long)]
     simulate: bool,
+    /// What an installation on AWS knows, signed with the key of the data folder that was pushed to it.
+    #[arg(long)]
+    aws: bool,
+    #[command(flatten)]
+    installation: InstallationArgs,
 }
 
 /// Writes the statement.
@@ -34,6 +40,8 @@ pub(super) fn run(args: HoldingsArgs) -> Result<()> {
         out,
         data,
         simulate,
+        aws,
+        installation,
     } = args;
     let data = Data::locate(data, simulate)?;
     let config = function::Config::load(&data.config())?;
@@ -44,9 +52,13 @@ pub(super) fn run(args: HoldingsArgs) -> Result<()> {
         .build()
         .context("start the async runtime")?;
     let (text, holdings) = runtime.block_on(async {
-        let store = SqliteBackplane::open(data.store_path(&config)?, clock)?;
+        let reads: Box<dyn Reads> = if aws {
+            of_installation(&installation).await?
+        } else {
+            Box::new(SqliteBackplane::open(data.store_path(&config)?, clock)?)
+        };
         let key = config.signing_key.as_ref().context("no signing key")?;
-        let written = function::holdings::write(&store, key, &host, now_s).await;
+        let written = function::holdings::write(&*reads, key, &host, now_s).await;
         written.context("write down what the host holds")
     })?;
     std::fs::File::create_new(&out)
@@ -60,4 +72,16 @@ pub(super) fn run(args: HoldingsArgs) -> Result<()> {
         out.display()
     );
     Ok(())
+}
+
+#[cfg(feature = "aws")]
+async fn of_installation(args: &InstallationArgs) -> Result<Box<dyn Reads>> {
+    let installation = crate::cloud::Installation::open(args).await?;
+    Ok(Box::new(installation.store()?))
+}
+
+#[cfg(not(feature = "aws"))]
+async fn of_installation(args: &InstallationArgs) -> Result<Box<dyn Reads>> {
+    let _ = args;
+    crate::cloud::not_built()
 }
