@@ -1,6 +1,7 @@
 //! What a packaged program needs of the machine that runs it, before it is deployed: that it is for the
-//! right processor, and that its C library is not too new (field F69).
+//! right processor, that it may be executed, and that its C library is not too new (field F69).
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -32,6 +33,13 @@ pub(crate) fn check(folder: &Path, programs: &[&str], architecture: &str) -> Res
         let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
         let needs = needs(&bytes).with_context(|| format!("look into {}", path.display()))?;
         judge(program, &needs, *machine, architecture)?;
+        // Archives keep the mode that a file has, and Lambda starts what the archive says.
+        if std::fs::metadata(&path)?.permissions().mode() & 0o111 == 0 {
+            bail!(
+                "{program} is not executable: it would end in `permission denied`; `chmod +x {}`",
+                path.display()
+            );
+        }
         let (major, minor) = needs.glibc;
         println!(
             "    {program}: {architecture}, needs GLIBC_{major}.{minor}, {} KiB",
@@ -91,8 +99,15 @@ fn needs(bytes: &[u8]) -> Result<Needs> {
 }
 
 /// `GLIBC_2.34` as numbers; other libraries' versions are none.
+///
+/// `GLIBC_ABI_DT_RELR` and its like ask for a feature of the loader. 2.36 brought the first of them, and
+/// an older loader refuses the program as it does for a version.
 fn glibc_of(name: &str) -> Option<(u32, u32)> {
-    let mut numbers = name.strip_prefix("GLIBC_")?.split('.');
+    let version = name.strip_prefix("GLIBC_")?;
+    if version.starts_with("ABI_") {
+        return Some((2, 36));
+    }
+    let mut numbers = version.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
@@ -128,6 +143,48 @@ mod tests {
         let glibc = judged(of(EM_AARCH64, (2, 36))).unwrap_err();
         assert!(glibc.contains("needs GLIBC_2.36"), "{glibc}");
         assert_eq!(glibc_of("GLIBC_2.2.5"), Some((2, 2)));
+        assert_eq!(glibc_of("GLIBC_ABI_DT_RELR"), Some((2, 36)));
         assert_eq!(glibc_of("GCC_3.0"), None);
+        assert_eq!(glibc_of("GLIBC_PRIVATE"), None);
+    }
+
+    /// What `check` says of this very program, after its bytes and its mode were changed.
+    fn checked(mode: u32, doctor: impl Fn(&mut Vec<u8>)) -> Result<(), String> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        doctor(&mut bytes);
+        let path = folder.path().join("bootstrap");
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        check(folder.path(), &["bootstrap"], here()).map_err(|error| format!("{error:#}"))
+    }
+
+    /// Every `GLIBC_2.dd`, in place: where the loader reads it, the length has to stay.
+    fn set_glibc(bytes: &mut [u8], minor: &[u8; 2]) {
+        let prefix = b"GLIBC_2.";
+        for at in 0..bytes.len().saturating_sub(prefix.len() + 2) {
+            let digits = at + prefix.len()..at + prefix.len() + 2;
+            let is_version = bytes[at..].starts_with(prefix)
+                && bytes[digits.clone()].iter().all(u8::is_ascii_digit);
+            if is_version {
+                bytes[digits].copy_from_slice(minor);
+            }
+        }
+    }
+
+    #[test]
+    fn doctored_programs_are_refused() {
+        let old = |bytes: &mut Vec<u8>| set_glibc(bytes, b"17");
+        assert_eq!(checked(0o755, old), Ok(()));
+
+        // `e_machine` lies 18 bytes into every ELF header; this one is for RISC-V.
+        let machine = checked(0o755, |bytes| bytes[18..20].copy_from_slice(&[243, 0]));
+        assert!(machine.unwrap_err().contains("ELF machine 243"));
+        let glibc = checked(0o755, |bytes| set_glibc(bytes, b"99"));
+        assert!(glibc.unwrap_err().contains("needs GLIBC_2.99"));
+        let mode = checked(0o644, old);
+        assert!(mode.unwrap_err().contains("is not executable"));
+        let half = checked(0o755, |bytes| bytes.truncate(60));
+        assert!(half.unwrap_err().contains("no 64-bit ELF program"));
     }
 }
