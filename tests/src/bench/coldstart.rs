@@ -18,8 +18,9 @@ use crate::site::{SOURCE, Site};
 
 /// Longest that a function may take for its first poll.
 const START: Duration = Duration::from_secs(20);
-/// What issue and facts set as goals.
-const GOALS: &str = "goals: webhook at most 1.5 times hello without network and policy; zip at most 6 MB; RSS at most 25 MB";
+/// What the issue sets as goals. It has network and policy reported apart and does not say which ratio it means,
+/// so all are printed.
+const GOALS: &str = "goals: webhook at most 1.5 times hello; zip at most 6 MB; RSS at most 25 MB";
 
 /// One start.
 struct Start {
@@ -307,11 +308,14 @@ fn conclude(medians: &[Median]) {
         "  {:>6.1}  configuration and policy parsed",
         phase("configuration")
     );
-    let own = webhook.to_poll_ms - phase("network") - phase("configuration");
+    let without_network = webhook.to_poll_ms - phase("network");
+    let own = without_network - phase("configuration");
+    let ratio = |figure: f64| figure / hello.to_poll_ms;
     println!(
-        "ratio to hello: {:.2} in all, {:.2} without network and policy ({own:.1} to {:.1} ms)\n{GOALS}",
-        webhook.to_poll_ms / hello.to_poll_ms,
-        own / hello.to_poll_ms,
-        hello.to_poll_ms
+        "ratio to hello ({:.1} ms): {:.2} in all, {:.2} without network, {:.2} without network and policy ({own:.1} ms)\n{GOALS}",
+        hello.to_poll_ms,
+        ratio(webhook.to_poll_ms),
+        ratio(without_network),
+        ratio(own),
     );
 }
