@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::gpu::{GpuUuid, PciAddress};
 use crate::id::{AllocationId, PartitionId};
 use crate::name::{HostName, ProfileName, TenantName};
+use crate::operation::Mode;
 
 /// One observation of a host; taken whole, never patched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -80,20 +81,104 @@ pub struct ProfileInventory {
     pub max_instances: u32,
     /// How many more fit now, as the driver says.
     pub available: u32,
+    /// The mode that it belongs to.
+    #[serde(default = "vgpu", skip_serializing_if = "is_vgpu")]
+    pub mode: Mode,
+    /// Where one may lie among the GPU's memory slices, for MIG: partitions of other sizes stand
+    /// beside each other, and whether one fits is a question of place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placements: Option<Placements>,
+}
+
+impl ProfileInventory {
+    /// A vGPU type.
+    #[must_use]
+    pub fn vgpu(profile: ProfileName, memory_mib: u64, max_instances: u32, available: u32) -> Self {
+        Self {
+            profile,
+            memory_mib,
+            max_instances,
+            available,
+            mode: Mode::Vgpu,
+            placements: None,
+        }
+    }
+}
+
+/// Every inventory before there were other modes was of vGPUs.
+fn vgpu() -> Mode {
+    Mode::Vgpu
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
+fn is_vgpu(mode: &Mode) -> bool {
+    *mode == Mode::Vgpu
+}
+
+/// Where a MIG profile may lie.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Placements {
+    /// First slices.
+    pub starts: Vec<u8>,
+    /// Slices that one takes.
+    pub size: u8,
+}
+
+/// Where a MIG partition lies: `size` memory slices from `start` on.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub struct Slices {
+    /// The first.
+    pub start: u8,
+    /// How many.
+    pub size: u8,
 }
 
 /// One partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PartitionInventory {
-    /// Its id: the mdev UUID.
+    /// Its id; for mediated devices also their UUID.
     pub id: PartitionId,
     /// Its profile.
     pub profile: ProfileName,
+    /// Where it lies, for MIG.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slices: Option<Slices>,
+    /// Made by `partition` for whoever comes, and nobody's now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spare: bool,
+    /// Whose it has been since when, Unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<i64>,
+    /// End of its lease, Unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<i64>,
     /// Whose it is; absent for foreign ones, which are counted and never touched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<PartitionOwner>,
     /// Whether something holds it open.
     pub in_use: bool,
+}
+
+impl PartitionInventory {
+    /// A partition that is nobody's and not in use.
+    #[must_use]
+    pub fn foreign(id: PartitionId, profile: ProfileName) -> Self {
+        Self {
+            id,
+            profile,
+            slices: None,
+            spare: false,
+            since: None,
+            until: None,
+            owner: None,
+            in_use: false,
+        }
+    }
 }
 
 /// The owner of a partition that this agent created.

@@ -13,6 +13,10 @@ pub mod limits;
 
 pub mod operation;
 
+pub mod tuning;
+
+pub mod share;
+
 pub mod command;
 
 pub mod inventory;

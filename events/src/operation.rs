@@ -9,6 +9,7 @@ use crate::id::AllocationId;
 use crate::json::{object, optional_object};
 use crate::limits::Limits;
 use crate::name::{AllocationKey, HostName, PoolName, ProfileName, TenantName};
+pub use crate::tuning::Tune;
 
 /// One operation, tagged by `op` on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -73,6 +74,8 @@ pub enum Mode {
     Mps,
     /// CUDA time slicing: no isolation.
     Timeslice,
+    /// The whole GPU for one allocation.
+    Whole,
     /// vGPU or MIG, whichever fits: never a mode without isolation.
     #[default]
     Any,
@@ -232,24 +235,6 @@ pub struct LayoutEntry {
     pub count: u32,
 }
 
-/// `tune`: settings of one GPU; the vocabulary grows with the back-ends.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Tune {
-    /// The host and its GPU.
-    #[serde(deserialize_with = "object")]
-    pub target: HostTarget,
-    /// Power limit in milliwatts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub power_limit_mw: Option<u64>,
-    /// Time slice of the vGPU scheduler in microseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeslice_us: Option<u64>,
-    /// Restore what was found.
-    #[serde(default)]
-    pub defaults: bool,
-}
-
 /// `reset`: one GPU, only when nothing holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -375,7 +360,18 @@ impl Operation {
                     check_limits(limits, &mut check);
                 }
             }
-            Self::Partition(_) | Self::Tune(_) | Self::Reset(_) | Self::Inspect(_) => {}
+            Self::Tune(tune) => {
+                for (pointer, detail) in tune.problems() {
+                    check(false, pointer, detail);
+                }
+            }
+            Self::Partition(partition) => check_partition(partition, &mut check),
+            Self::Reset(reset) => check(
+                reset.target.gpu.is_some(),
+                "/target/gpu",
+                "name the GPU: one GPU is reset",
+            ),
+            Self::Inspect(_) => {}
         }
         found
     }
@@ -386,10 +382,18 @@ fn is_lease(ttl_s: u64) -> bool {
 }
 
 fn check_allocate(allocate: &Allocate, check: &mut impl FnMut(bool, &str, &str)) {
+    // These have one size, and need no name for it.
+    let has_one_size = matches!(allocate.mode, Mode::Timeslice | Mode::Whole);
     check(
-        allocate.profile.is_some() != allocate.memory_mib.is_some(),
+        allocate.profile.is_some() != allocate.memory_mib.is_some()
+            || (has_one_size && allocate.profile.is_none()),
         "/profile",
         "give either profile or memory_mib",
+    );
+    check(
+        allocate.mode == Mode::Mps || allocate.compute_percent.is_none(),
+        "/compute_percent",
+        "is for mode mps: other modes have it in their profile",
     );
     check(
         allocate
@@ -418,6 +422,33 @@ fn check_allocate(allocate: &Allocate, check: &mut impl FnMut(bool, &str, &str))
     if let Some(limits) = &allocate.limits {
         check_limits(limits, check);
     }
+}
+
+fn check_partition(partition: &Partition, check: &mut impl FnMut(bool, &str, &str)) {
+    check(
+        partition.target.gpu.is_some(),
+        "/target/gpu",
+        "name the GPU: a layout is one GPU's",
+    );
+    check(
+        matches!(partition.mode, Mode::Mig | Mode::Vgpu | Mode::Whole),
+        "/mode",
+        "a layout is of mode mig or vgpu, or whole, which has none; mps and timeslice are allocated",
+    );
+    check(
+        partition.mode != Mode::Whole || partition.layout.is_empty(),
+        "/layout",
+        "a whole GPU has no layout",
+    );
+    check(
+        partition.layout.len() <= 64
+            && partition
+                .layout
+                .iter()
+                .all(|entry| (1..=64).contains(&entry.count)),
+        "/layout",
+        "at most 64 entries, each with a count from 1 to 64",
+    );
 }
 
 fn check_limits(limits: &Limits, check: &mut impl FnMut(bool, &str, &str)) {

@@ -5,8 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::gpu::{GpuUuid, PciAddress};
 use crate::id::{AllocationId, PartitionId};
-use crate::inventory::{Backend, HostInventory};
+use crate::inventory::{Backend, HostInventory, Slices};
 use crate::name::{AllocationKey, ProfileName};
+use crate::operation::Mode;
+use crate::tuning::Settings;
 
 /// Success of one operation, tagged by `kind`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -20,6 +22,14 @@ pub enum Outcome {
     Released(Released),
     /// The host was looked at; the report is in `inventory` and `checks`.
     Inspected(Inspected),
+    /// What `resize` left: the allocation as it stands now.
+    Resized(Allocated),
+    /// What `partition` did, or would do.
+    Partitioned(Partitioned),
+    /// What `tune` left.
+    Tuned(Tuned),
+    /// What was reset.
+    Reset(ResetGpu),
 }
 
 /// An allocation as it stands on the host.
@@ -39,6 +49,9 @@ pub struct Allocated {
     pub profile: ProfileName,
     /// What the separation between tenants is worth.
     pub isolation: Isolation,
+    /// What that means here, where it is less than it may seem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation_note: Option<String>,
     /// Whether the limits asked for hold.
     pub limits_state: LimitsState,
     /// Why not, when they do not.
@@ -58,8 +71,21 @@ pub struct PartitionHandle {
     pub id: PartitionId,
     /// Position within the allocation, from 0.
     pub ordinal: u32,
-    /// The device's directory in sysfs.
+    /// The device's directory in sysfs; empty where it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sysfs_path: String,
+    /// The virtual function, for vGPUs that are one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vf: Option<PciAddress>,
+    /// UUID of the MIG device. It changes when the GPU is rebuilt after a reboot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_uuid: Option<String>,
+    /// Where it lies on the GPU, for MIG.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slices: Option<Slices>,
+    /// Device nodes that its user has to open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_nodes: Vec<String>,
     /// libvirt `<hostdev>` element, for virtual machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub libvirt_xml: Option<String>,
@@ -128,6 +154,60 @@ pub struct Inspected {
     pub checks: Vec<HealthCheck>,
     /// Differences between what should be and what is, for people.
     pub drift: Vec<String>,
+}
+
+/// A GPU's layout: what `partition` made of it, or would make of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Partitioned {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its PCI address.
+    pub pci: PciAddress,
+    /// Its mode.
+    pub mode: Mode,
+    /// Nothing was changed: this is the plan.
+    pub dry_run: bool,
+    /// What was there and stays.
+    pub kept: Vec<LayoutPart>,
+    /// What is new.
+    pub created: Vec<LayoutPart>,
+    /// What goes.
+    pub removed: Vec<LayoutPart>,
+}
+
+/// One partition of a layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LayoutPart {
+    /// Its profile.
+    pub profile: ProfileName,
+    /// Where it lies, as text: slices, a virtual function, a UUID.
+    pub place: String,
+    /// Who holds it: processes, virtual machines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<String>,
+}
+
+/// Settings that `tune` made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Tuned {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its PCI address.
+    pub pci: PciAddress,
+    /// Its settings, read back.
+    pub settings: Settings,
+    /// What takes effect later, and when; for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending: Vec<String>,
+}
+
+/// A GPU that was reset and answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ResetGpu {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its PCI address.
+    pub pci: PciAddress,
 }
 
 /// One health check.

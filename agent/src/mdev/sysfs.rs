@@ -45,11 +45,9 @@ pub(super) fn read(root: &HostRoot, proc: &Path, pci: PciAddress) -> Result<Tree
     let (partitions, leaving) = partitions(root, proc, pci, &kinds)?;
     let mut profiles: Vec<_> = kinds
         .into_iter()
-        .map(|kind| ProfileInventory {
-            profile: kind.profile,
-            memory_mib: kind.memory_mib,
-            max_instances: kind.max_instances,
-            available: kind.available,
+        .map(|kind| {
+            let (max, available) = (kind.max_instances, kind.available);
+            ProfileInventory::vgpu(kind.profile, kind.memory_mib, max, available)
         })
         .collect();
     profiles.sort_by(|a, b| (a.memory_mib, &a.profile).cmp(&(b.memory_mib, &b.profile)));

@@ -109,6 +109,7 @@ fn mode_name(mode: Mode) -> &'static str {
         Mode::Mig => "mig",
         Mode::Mps => "mps",
         Mode::Timeslice => "timeslice",
+        Mode::Whole => "whole",
     }
 }
 

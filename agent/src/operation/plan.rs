@@ -163,11 +163,8 @@ mod tests {
     }
 
     fn gpu(partitions: &[(u128, &str, bool)], available: u32) -> ObservedGpu {
-        let offer = |profile: &str, memory_mib| ProfileInventory {
-            profile: profile.parse().unwrap(),
-            memory_mib,
-            max_instances: 4,
-            available,
+        let offer = |profile: &str, memory_mib| {
+            ProfileInventory::vgpu(profile.parse().unwrap(), memory_mib, 4, available)
         };
         ObservedGpu {
             uuid: "GPU-2a8b1d5e-0000-4000-8000-000000000001".parse().unwrap(),

@@ -49,6 +49,7 @@ pub(super) fn allocated(
         profile: allocation.profile.clone(),
         // vGPUs have frame buffers and schedules of their own, kept by the driver.
         isolation: Isolation::Hardware,
+        isolation_note: None,
         limits_state,
         limits_reason: reason,
         expires_at: allocation.expires_at,
@@ -78,6 +79,10 @@ fn handle(
         id: seen.id,
         ordinal: u32::try_from(ordinal).unwrap_or(u32::MAX),
         sysfs_path: seen.sysfs_path.clone(),
+        vf: None,
+        mig_uuid: None,
+        slices: None,
+        device_nodes: Vec::new(),
         libvirt_xml: vm.then_some(xml),
         qemu_args: if vm {
             vec![

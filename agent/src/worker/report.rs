@@ -34,6 +34,10 @@ pub(super) fn inventory(
             profile: partition.profile.clone(),
             owner: owners.get(&partition.id).map(|owner| owned_by(owner)),
             in_use: !partition.holders.is_empty(),
+            slices: None,
+            spare: false,
+            since: None,
+            until: None,
         });
         // A partition whose removal the kernel has not ended has lost its type and its name, and
         // still takes its room: it counts as used.
@@ -47,6 +51,10 @@ pub(super) fn inventory(
                 profile: owner.profile.clone(),
                 owner: Some(owned_by(owner)),
                 in_use: true,
+                slices: None,
+                spare: false,
+                since: None,
+                until: None,
             });
         Ok(GpuInventory {
             uuid: gpu.uuid.clone(),

@@ -117,12 +117,7 @@ fn profile(text: &str, memory_mib: u64, state: &State) -> ProfileInventory {
     let max_instances = u32::try_from(16384 / memory_mib).unwrap();
     let used = u32::try_from(held / memory_mib).unwrap();
     let available = if other { 0 } else { max_instances - used };
-    ProfileInventory {
-        profile: text.parse().unwrap(),
-        memory_mib,
-        max_instances,
-        available,
-    }
+    ProfileInventory::vgpu(text.parse().unwrap(), memory_mib, max_instances, available)
 }
 
 impl Partitioner for Hands {

@@ -139,13 +139,11 @@ async fn a_host_that_says_itself_that_it_holds_something_is_not_removed() {
     let (store, backplane) = start().await;
     let mut seen = inventory("t4", backplane.now_ms());
     seen.gpus[0].partitions.push(PartitionInventory {
-        id: id_of("one").partition(0),
-        profile: "T4-4Q".parse().unwrap(),
         owner: Some(PartitionOwner {
             allocation: id_of("one"),
             tenant: tenant(),
         }),
-        in_use: false,
+        ..PartitionInventory::foreign(id_of("one").partition(0), "T4-4Q".parse().unwrap())
     });
     let data = events::result::EventData {
         inventory: Some(seen),

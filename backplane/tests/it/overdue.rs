@@ -90,13 +90,11 @@ async fn a_host_that_knows_the_allocation_is_no_evidence(backplane: Backplane) {
     let record = overdue(&backplane, "one").await;
     let mut seen = inventory("t4", evident_ms(&record));
     seen.gpus[0].partitions.push(PartitionInventory {
-        id: id_of("one").partition(0),
-        profile: "T4-4Q".parse().unwrap(),
         owner: Some(PartitionOwner {
             tenant: tenant(),
             allocation: id_of("one"),
         }),
-        in_use: false,
+        ..PartitionInventory::foreign(id_of("one").partition(0), "T4-4Q".parse().unwrap())
     });
     observed(&backplane, 1, seen).await;
     assert_eq!(expire(&backplane, &record).await, None);

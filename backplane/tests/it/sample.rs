@@ -152,6 +152,7 @@ pub(crate) fn allocated(key: &str) -> Allocated {
         backend: Backend::Mdev,
         profile: "T4-4Q".parse().unwrap(),
         isolation: Isolation::Hardware,
+        isolation_note: None,
         limits_state: LimitsState::Applied,
         limits_reason: None,
         expires_at: Some(1000),

@@ -27,7 +27,7 @@ pub(super) fn not_executed(operation: &Operation) -> Option<Ending> {
 pub(super) fn mode_not_executed(allocate: &Allocate) -> Option<Ending> {
     match allocate.mode {
         Mode::Vgpu | Mode::Any => None,
-        Mode::Mig | Mode::Mps | Mode::Timeslice => Some(refused(
+        Mode::Mig | Mode::Mps | Mode::Timeslice | Mode::Whole => Some(refused(
             Code::NotSupported,
             "only vGPU partitions are made by this version".to_owned(),
         )),

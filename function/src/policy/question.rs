@@ -101,6 +101,7 @@ fn mode(mode: Mode) -> &'static str {
         Mode::Mig => "mig",
         Mode::Mps => "mps",
         Mode::Timeslice => "timeslice",
+        Mode::Whole => "whole",
         Mode::Any => "any",
     }
 }

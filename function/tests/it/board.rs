@@ -33,11 +33,8 @@ pub(crate) fn inventory(host: &HostName) -> HostInventory {
         numa_node: None,
         profiles: T4
             .iter()
-            .map(|(name, memory_mib, max)| ProfileInventory {
-                profile: name.parse().unwrap(),
-                memory_mib: *memory_mib,
-                max_instances: *max,
-                available: *max,
+            .map(|(name, memory_mib, max)| {
+                ProfileInventory::vgpu(name.parse().unwrap(), *memory_mib, *max, *max)
             })
             .collect(),
         partitions: Vec::new(),
@@ -63,13 +60,11 @@ pub(crate) fn put(
     let allocation = AllocationId::of(&tenant, &key.parse().unwrap());
     for ordinal in 0..count {
         inventory.gpus[0].partitions.push(PartitionInventory {
-            id: allocation.partition(ordinal),
-            profile: profile.parse().unwrap(),
             owner: Some(PartitionOwner {
                 tenant: tenant.clone(),
                 allocation,
             }),
-            in_use: false,
+            ..PartitionInventory::foreign(allocation.partition(ordinal), profile.parse().unwrap())
         });
     }
 }
@@ -110,6 +105,7 @@ pub(crate) fn success(tenant: &TenantName, operation: &Operation) -> Outcome {
             backend: Backend::Mdev,
             profile: allocate.profile.clone().unwrap(),
             isolation: Isolation::Hardware,
+            isolation_note: None,
             limits_state: LimitsState::NotRequested,
             limits_reason: None,
             expires_at: None,

@@ -19,11 +19,8 @@ pub(crate) const T4: [(&str, u64, u32); 6] = [
 
 /// An empty T4.
 pub(crate) fn t4(index: u8) -> GpuInventory {
-    let profiles = T4.iter().map(|(name, memory_mib, max)| ProfileInventory {
-        profile: name.parse().unwrap(),
-        memory_mib: *memory_mib,
-        max_instances: *max,
-        available: *max,
+    let profiles = T4.iter().map(|(name, memory_mib, max)| {
+        ProfileInventory::vgpu(name.parse().unwrap(), *memory_mib, *max, *max)
     });
     GpuInventory {
         uuid: format!("GPU-00000000-0000-4000-8000-{index:012}")
@@ -66,13 +63,11 @@ pub(crate) fn put(gpu: &mut GpuInventory, profile: &str, owner: Option<u32>) {
     let ordinal = u32::try_from(gpu.partitions.len()).unwrap();
     let id = allocation(owner.unwrap_or(u32::MAX)).partition(ordinal + 64 * u32::from(gpu.index));
     gpu.partitions.push(PartitionInventory {
-        id,
-        profile: profile.parse().unwrap(),
         owner: owner.map(|owner| PartitionOwner {
             tenant: "acme".parse().unwrap(),
             allocation: allocation(owner),
         }),
-        in_use: false,
+        ..PartitionInventory::foreign(id, profile.parse().unwrap())
     });
     let size = T4
         .iter()
