@@ -12,16 +12,19 @@ mod file;
 
 mod record;
 
+mod gpu_record;
+
 mod rebuild;
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use events::result::{EventData, EventKind, ResultEvent};
-use events::{AllocationId, Command, GpuUuid, HostName, OperationId, TenantName};
+use events::{AllocationId, Command, GpuSelector, GpuUuid, HostName, OperationId, TenantName};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 pub use file::FileError;
+pub use gpu_record::{GpuRecord, Planned};
 pub use rebuild::rebuild;
 
 use crate::operation::admit::Known;
@@ -67,6 +70,24 @@ pub struct NewEvent {
     pub now_ms: i64,
 }
 
+/// Whose steps an intent belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// An allocation's.
+    Allocation(AllocationId),
+    /// A GPU's own: its layout, its settings.
+    Gpu(GpuUuid),
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Allocation(id) => id.fmt(f),
+            Self::Gpu(gpu) => gpu.fmt(f),
+        }
+    }
+}
+
 /// How an operation's end changes what is desired.
 #[derive(Debug, Clone)]
 pub enum Change {
@@ -78,6 +99,8 @@ pub enum Change {
     Remove(AllocationId),
     /// There never was one: its key is blocked for a while, unless it existed before.
     Tombstone(AllocationId),
+    /// The GPU's own record is as given.
+    Gpu(GpuUuid, Box<GpuRecord>),
 }
 
 /// One event waiting to be sent.
@@ -311,11 +334,11 @@ impl Ledger {
     ///
     /// # Errors
     /// The ledger cannot be written; the effect must not happen.
-    pub fn intend(&self, allocation: AllocationId, gpu: &GpuUuid, intent: &Intent) -> Result<i64> {
+    pub fn intend(&self, owner: &Owner, gpu: &GpuUuid, intent: &Intent) -> Result<i64> {
         self.write("record an intent", |transaction| {
             transaction.execute(
                 "INSERT INTO intents (allocation, gpu, open, record) VALUES (?1, ?2, 1, ?3)",
-                params![allocation.to_string(), gpu.as_str(), record::write(intent)?],
+                params![owner.to_string(), gpu.as_str(), record::write(intent)?],
             )?;
             Ok(transaction.last_insert_rowid())
         })
@@ -333,16 +356,16 @@ impl Ledger {
         })
     }
 
-    /// Intents of an allocation that is being worked on, with whether they are still open.
+    /// Intents of what is being worked on, with whether they are still open.
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub fn intents(&self, allocation: AllocationId) -> Result<Vec<(i64, bool, Intent)>> {
+    pub fn intents(&self, owner: &Owner) -> Result<Vec<(i64, bool, Intent)>> {
         self.read("list intents", |connection| {
             let mut statement = connection
                 .prepare("SELECT n, open, record FROM intents WHERE allocation = ?1 ORDER BY n")?;
             statement
-                .query_map([allocation.to_string()], |row| {
+                .query_map([owner.to_string()], |row| {
                     Ok((row.get(0)?, row.get(1)?, record::read(row, 2)?))
                 })?
                 .collect()
@@ -478,13 +501,15 @@ impl Ledger {
     }
 }
 
-/// Revisions grow per allocation, or per host for what is about no allocation.
+/// Revisions grow per allocation, per GPU for what is about one, and per host for the rest.
 fn scope(command: &Command) -> String {
-    let allocation = command.operation.allocation(&command.tenant);
-    allocation.map_or_else(
-        || format!("host:{}", command.operation.name()),
-        |id| format!("allocation:{id}"),
-    )
+    if let Some(id) = command.operation.allocation(&command.tenant) {
+        return format!("allocation:{id}");
+    }
+    match command.operation.gpu() {
+        Some(GpuSelector::Uuid(gpu)) => format!("gpu:{gpu}"),
+        _ => format!("host:{}", command.operation.name()),
+    }
 }
 
 fn allocation(connection: &Connection, id: AllocationId) -> rusqlite::Result<Option<Allocation>> {
@@ -512,28 +537,32 @@ fn put(transaction: &Transaction<'_>, allocation: &Allocation) -> rusqlite::Resu
 }
 
 fn apply(transaction: &Transaction<'_>, change: &Change, now_s: i64) -> rusqlite::Result<()> {
-    let id = match change {
+    let owner = match change {
         Change::None => return Ok(()),
+        Change::Gpu(gpu, record) => {
+            gpu_record::put(transaction, gpu, record)?;
+            Owner::Gpu(gpu.clone())
+        }
         Change::Put(allocation) => {
             put(transaction, allocation)?;
-            allocation.id
+            Owner::Allocation(allocation.id)
         }
         Change::Remove(id) => {
             transaction.execute("DELETE FROM allocations WHERE id = ?1", [id.to_string()])?;
-            *id
+            Owner::Allocation(*id)
         }
         Change::Tombstone(id) => {
             transaction.execute("DELETE FROM tombstones WHERE until_s <= ?1", [now_s])?;
             let sql = "INSERT INTO tombstones (allocation, until_s) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET until_s = excluded.until_s";
             transaction.execute(sql, params![id.to_string(), now_s + TOMBSTONE_S])?;
-            *id
+            Owner::Allocation(*id)
         }
     };
     // Steps of what is settled prove nothing any more.
     transaction
         .execute(
             "DELETE FROM intents WHERE allocation = ?1",
-            [id.to_string()],
+            [owner.to_string()],
         )
         .map(|_| ())
 }

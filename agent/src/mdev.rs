@@ -11,10 +11,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use events::inventory::Backend;
-use events::{Code, GpuUuid, PciAddress, ProfileName};
+use events::{Code, GpuUuid, PartitionId, PciAddress, ProfileName};
 
 use crate::attributes::{Attributes, WriteError};
 use crate::nvml::{Device, Driver};
+use crate::operation::place::Place;
 use crate::partitioner::{
     Class, Observation, ObservedGpu, PartitionError, Partitioner, STUCK, Slot,
 };
@@ -64,6 +65,7 @@ impl MdevPartitioner {
             unavailable: device.fault.clone(),
             numa_node: self.root.numa_node(device.pci),
             profiles: Vec::new(),
+            free_vfs: None,
             partitions: Vec::new(),
         };
         match self.root.probe(device.pci) {
@@ -113,6 +115,17 @@ impl MdevPartitioner {
     }
 }
 
+/// The UUID of a mediated device on the GPU itself.
+fn uuid_of(slot: &Slot) -> Result<PartitionId, PartitionError> {
+    match &slot.place {
+        Place::Mdev { uuid, parent: None } => Ok(*uuid),
+        other => {
+            let text = format!("GPU {} makes no {other}", slot.gpu);
+            Err(fail(Code::Internal, Class::Bug, text))
+        }
+    }
+}
+
 /// A write without the kernel's answer. What it came to must be looked at.
 fn unanswered(error: &WriteError, path: &str) -> PartitionError {
     let (code, class) = match error {
@@ -154,17 +167,17 @@ impl Partitioner for MdevPartitioner {
         }
         let kind = sysfs::type_of(&self.root, device.pci, profile)?;
         let path = format!("{}/create", kind.path);
-        let written = self.attributes.write(&path, slot.id.to_string().as_bytes());
+        let uuid = uuid_of(slot)?;
+        let written = self.attributes.write(&path, uuid.to_string().as_bytes());
         let now = self.observe_device(&device);
-        let there = now.partitions.iter().find(|seen| seen.id == slot.id);
+        let there = now.at(&slot.place);
         match (written, there) {
             (Ok(()) | Err(WriteError::NoAnswer { .. }), Some(seen)) if seen.profile == *profile => {
                 Ok(())
             }
             (Ok(()), _) => {
                 let text = format!(
-                    "the kernel took {} for {path}, but no such device of type {profile} is there",
-                    slot.id
+                    "the kernel took {uuid} for {path}, but no such device of type {profile} is there"
                 );
                 Err(fail(Code::DriverError, Class::Refuse, text))
             }
@@ -178,15 +191,15 @@ impl Partitioner for MdevPartitioner {
         let now = self.observe_device(&device);
         // Below the GPU's own directory: it stays there until the removal is over, and a write that
         // does not come back names its GPU.
-        let folder = format!("{}/{}", HostRoot::device(device.pci), slot.id);
+        let folder = format!("{}/{}", HostRoot::device(device.pci), uuid_of(slot)?);
         let is_there = || self.root.at(&folder).exists();
-        let Some(seen) = now.partitions.iter().find(|seen| seen.id == slot.id) else {
+        let Some(seen) = now.at(&slot.place) else {
             let text = format!("an earlier removal of {folder} has not come back");
             let leaving = is_there().then(|| fail(Code::GpuStuck, Class::Stuck, text));
             return leaving.map_or(Ok(()), Err);
         };
         if !seen.holders.is_empty() {
-            let text = format!("{} is held by {}", seen.sysfs_path, seen.holders.join(", "));
+            let text = format!("{} is held by {}", slot.place, seen.holders.join(", "));
             return Err(fail(Code::InUse, Class::Refuse, text));
         }
         let path = format!("{folder}/remove");

@@ -11,6 +11,12 @@ pub mod admit;
 
 pub mod allocation;
 
+pub mod place;
+
+pub mod sharing;
+
+pub mod choice;
+
 pub mod plan;
 
 pub mod recover;

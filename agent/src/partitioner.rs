@@ -1,8 +1,12 @@
 //! The seam to GPUs: what can be observed, and the two effects. Implementations live in folders of
 //! their own (`mdev`); the worker knows only this trait, and plans from observation alone.
 
+use std::collections::BTreeMap;
+
 use events::inventory::{Backend, ProfileInventory};
-use events::{Code, GpuUuid, PartitionId, PciAddress, ProfileName};
+use events::{Code, GpuUuid, PciAddress, ProfileName};
+
+use crate::operation::place::Place;
 
 /// Observes and changes the partitions of this host's GPUs. Blocking: called from GPU threads only.
 pub trait Partitioner: Send + Sync {
@@ -36,8 +40,8 @@ pub trait Partitioner: Send + Sync {
 pub struct Slot {
     /// The physical GPU.
     pub gpu: GpuUuid,
-    /// The partition; for mediated devices its UUID.
-    pub id: PartitionId,
+    /// The place on it.
+    pub place: Place,
 }
 
 /// How [`ObservedGpu::unavailable`] begins where a kernel write has not come back.
@@ -75,11 +79,19 @@ pub struct ObservedGpu {
     pub numa_node: Option<u16>,
     /// Profiles offered, with what fits now.
     pub profiles: Vec<ProfileInventory>,
+    /// Virtual functions that hold nothing; absent where partitions are not made on virtual functions.
+    pub free_vfs: Option<Vec<PciAddress>>,
     /// Partitions that exist, whoever made them.
     pub partitions: Vec<ObservedPartition>,
 }
 
 impl ObservedGpu {
+    /// What is at `place`.
+    #[must_use]
+    pub fn at(&self, place: &Place) -> Option<&ObservedPartition> {
+        self.partitions.iter().find(|seen| seen.place == *place)
+    }
+
     /// Whether a kernel write to it has not come back: nothing can be done here until it does.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
@@ -102,14 +114,27 @@ impl ObservedGpu {
 /// One partition as seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedPartition {
-    /// Its id.
-    pub id: PartitionId,
+    /// Where it is.
+    pub place: Place,
     /// Its profile.
     pub profile: ProfileName,
-    /// Its directory in sysfs, as on hardware (without any root prefix).
-    pub sysfs_path: String,
     /// Who holds it (VM name, process), as far as can be told; empty means unused.
     pub holders: Vec<String>,
+    /// How it is used.
+    pub access: Access,
+}
+
+/// How a partition is used, beyond what its place says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Its directory in sysfs, as on hardware (without any root prefix); empty where it has none.
+    pub sysfs_path: String,
+    /// UUID of the MIG device.
+    pub mig_uuid: Option<String>,
+    /// Device nodes that its user has to open.
+    pub device_nodes: Vec<String>,
+    /// Environment of its processes.
+    pub environment: BTreeMap<String, String>,
 }
 
 /// Why an observation or effect failed.

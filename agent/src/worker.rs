@@ -13,6 +13,8 @@ mod leases;
 
 mod order;
 
+mod places;
+
 mod release;
 
 mod repair;
@@ -410,7 +412,7 @@ impl Shared {
                 allocations.push((**allocation).clone());
             }
             Change::Remove(id) => allocations.retain(|other| other.id != *id),
-            Change::None | Change::Tombstone(_) => {}
+            Change::None | Change::Tombstone(_) | Change::Gpu(..) => {}
         }
         report::inventory(
             &self.host,

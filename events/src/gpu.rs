@@ -38,6 +38,14 @@ pub struct PciAddress {
     function: u8,
 }
 
+impl PciAddress {
+    /// Domain, bus, device and function.
+    #[must_use]
+    pub fn parts(&self) -> (u32, u8, u8, u8) {
+        (self.domain, self.bus, self.device, self.function)
+    }
+}
+
 impl FromStr for PciAddress {
     type Err = InvalidGpu;
 

@@ -309,6 +309,21 @@ impl Operation {
         }
     }
 
+    /// The GPU that the operation is about as a whole.
+    #[must_use]
+    pub fn gpu(&self) -> Option<&GpuSelector> {
+        match self {
+            Self::Partition(Partition { target, .. })
+            | Self::Tune(Tune { target, .. })
+            | Self::Reset(Reset { target }) => target.gpu.as_ref(),
+            Self::Allocate(_)
+            | Self::Renew(_)
+            | Self::Release(_)
+            | Self::Resize(_)
+            | Self::Inspect(_) => None,
+        }
+    }
+
     /// The allocation's key, where the operation names it.
     #[must_use]
     pub fn key(&self) -> Option<&AllocationKey> {

@@ -8,9 +8,12 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 /// `GPHL` in SQLite's header: this file is a gpuhook ledger.
 const APPLICATION_ID: i32 = 0x4750_484c;
 /// Version of `schema.sql`.
-const SCHEMA_VERSION: i32 = 2;
+const SCHEMA_VERSION: i32 = 3;
 /// What makes each version of the one before it, from version 1 on.
-const UPGRADES: [&str; 1] = ["ALTER TABLE operations ADD COLUMN tries INTEGER NOT NULL DEFAULT 0"];
+const UPGRADES: [&str; 2] = [
+    "ALTER TABLE operations ADD COLUMN tries INTEGER NOT NULL DEFAULT 0",
+    "CREATE TABLE gpus (uuid TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",
+];
 /// How long another process may take to let go of the ledger.
 const BUSY: Duration = Duration::from_millis(500);
 /// Present once a ledger was made: a state folder that has it and no ledger has lost it.

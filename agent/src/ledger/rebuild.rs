@@ -11,6 +11,7 @@ use rusqlite::{Transaction, params};
 
 use super::{FileError, file, put, record, scope};
 use crate::operation::allocation::{Allocation, Phase};
+use crate::operation::place::Place;
 use crate::operation::recover::Intent;
 
 /// Makes the ledger of `state_dir`, which must have none.
@@ -47,6 +48,8 @@ fn hold(transaction: &Transaction<'_>, holding: &Holding) -> rusqlite::Result<()
             profile: holding.profile.clone(),
             expires_at: holding.expires_at,
             phase: Phase::Live,
+            places: None,
+            since: None,
         },
     )?;
     revise(transaction, &format!("allocation:{id}"), holding.revision)
@@ -92,7 +95,7 @@ fn intend(
     };
     for ordinal in 0..spec.count {
         let intent = Intent {
-            partition: id.partition(ordinal),
+            place: Place::mdev(id.partition(ordinal)),
             epoch: "lost".to_owned(),
             before: None,
             want: spec.profile.clone(),

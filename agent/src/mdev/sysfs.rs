@@ -7,7 +7,8 @@ use events::{Code, PartitionId, PciAddress, ProfileName};
 
 use super::fail;
 use super::holders::{self, OpenGroups};
-use crate::partitioner::{Class, ObservedPartition, PartitionError};
+use crate::operation::place::Place;
+use crate::partitioner::{Access, Class, ObservedPartition, PartitionError};
 use crate::probe::HostRoot;
 
 /// One vGPU type of one GPU.
@@ -179,16 +180,19 @@ fn partitions(
         let known = known
             .ok_or_else(|| format!("{path} is of type {kind}, which the GPU does not list"))?;
         partitions.push(ObservedPartition {
-            id,
+            place: Place::mdev(id),
             profile: known.profile.clone(),
             holders: holders::of(
                 root,
                 open.get_or_insert_with(|| OpenGroups::read(root, proc)),
                 &path,
             ),
-            sysfs_path: device(id),
+            access: Access {
+                sysfs_path: device(id),
+                ..Access::default()
+            },
         });
     }
-    partitions.sort_by_key(|partition| partition.id);
+    partitions.sort_by(|a, b| a.place.cmp(&b.place));
     Ok((partitions, leaving))
 }

@@ -340,6 +340,8 @@ mod tests {
                 spec,
                 expires_at: None,
                 phase: Phase::Live,
+                places: None,
+                since: None,
             }),
             ..Known::default()
         };

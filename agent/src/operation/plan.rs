@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use events::{Code, PartitionId, ProfileName};
+use events::operation::Mode;
+use events::{Code, ProfileName};
 
+use super::choice::{offer, unknown};
+use super::place::Place;
 use crate::partitioner::ObservedGpu;
 
 /// What should be on one GPU as far as we are concerned; everything else is foreign or another
@@ -11,9 +14,9 @@ use crate::partitioner::ObservedGpu;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Target {
     /// Partitions that should exist.
-    pub present: BTreeMap<PartitionId, ProfileName>,
+    pub present: BTreeMap<Place, ProfileName>,
     /// Partitions of ours that should not.
-    pub absent: Vec<PartitionId>,
+    pub absent: Vec<Place>,
 }
 
 /// What to do next.
@@ -26,7 +29,7 @@ pub enum Plan {
     /// Somebody holds a partition that should go.
     Wait {
         /// Which.
-        partition: PartitionId,
+        place: Place,
         /// Who, for people.
         holders: Vec<String>,
     },
@@ -38,9 +41,9 @@ pub enum Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Create the partition.
-    Create(PartitionId, ProfileName),
+    Create(Place, ProfileName),
     /// Remove it.
-    Destroy(PartitionId),
+    Destroy(Place),
 }
 
 /// Plans one step. Removal comes first: it makes the room that creation needs.
@@ -52,34 +55,28 @@ pub fn plan(observed: &ObservedGpu, target: &Target) -> Plan {
             format!("GPU {} takes no partitions: {reason}", observed.pci),
         );
     }
-    let seen = |id: &PartitionId| {
-        observed
-            .partitions
-            .iter()
-            .find(|partition| partition.id == *id)
-    };
-    for id in &target.absent {
-        match seen(id) {
-            Some(partition) if partition.holders.is_empty() => {
-                return Plan::Next(Step::Destroy(*id));
+    for place in &target.absent {
+        match observed.at(place) {
+            Some(seen) if seen.holders.is_empty() => {
+                return Plan::Next(Step::Destroy(place.clone()));
             }
-            Some(partition) => {
+            Some(seen) => {
                 return Plan::Wait {
-                    partition: *id,
-                    holders: partition.holders.clone(),
+                    place: place.clone(),
+                    holders: seen.holders.clone(),
                 };
             }
             None => {}
         }
     }
-    for (id, profile) in &target.present {
-        match seen(id) {
-            None => return Plan::Next(Step::Create(*id, profile.clone())),
-            Some(partition) if partition.profile == *profile => {}
-            Some(partition) => {
+    for (place, profile) in &target.present {
+        match observed.at(place) {
+            None => return Plan::Next(Step::Create(place.clone(), profile.clone())),
+            Some(seen) if seen.profile == *profile => {}
+            Some(seen) => {
                 let text = format!(
-                    "{} exists with profile {} instead of {profile}",
-                    partition.sysfs_path, partition.profile
+                    "{place} exists with profile {} instead of {profile}",
+                    seen.profile
                 );
                 return Plan::Impossible(Code::DriverError, text);
             }
@@ -101,29 +98,17 @@ pub fn refuse_before_start(
             format!("GPU {} takes no partitions: {reason}", observed.pci),
         ));
     }
-    let Some(offer) = observed
-        .profiles
-        .iter()
-        .find(|offer| offer.profile == *profile)
-    else {
-        let names: Vec<_> = observed
-            .profiles
-            .iter()
-            .map(|offer| offer.profile.as_str())
-            .collect();
-        return Some((
-            Code::UnknownProfile,
-            format!(
-                "GPU {} offers no {profile}; it offers {}",
-                observed.pci,
-                names.join(", ")
-            ),
-        ));
+    let Some(offer) = offer(observed, profile) else {
+        return Some(unknown(observed, profile));
     };
     if offer.available >= count {
         return None;
     }
-    let other = observed.partitions.iter().find(|partition| {
+    let other = observed
+        .partitions
+        .iter()
+        .filter(|_| offer.mode == Mode::Vgpu);
+    let other = other.into_iter().find(|partition| {
         let size = observed
             .profiles
             .iter()
@@ -156,10 +141,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::partitioner::ObservedPartition;
+    use crate::partitioner::{Access, ObservedPartition};
 
-    fn id(n: u128) -> PartitionId {
-        PartitionId(uuid::Uuid::from_u128(n))
+    fn id(n: u128) -> Place {
+        Place::mdev(events::PartitionId(uuid::Uuid::from_u128(n)))
     }
 
     fn gpu(partitions: &[(u128, &str, bool)], available: u32) -> ObservedGpu {
@@ -175,13 +160,14 @@ mod tests {
             backend: Some(Backend::Mdev),
             unavailable: None,
             numa_node: None,
+            free_vfs: None,
             profiles: vec![offer("T4-4Q", 4096), offer("T4-8Q", 8192)],
             partitions: partitions
                 .iter()
                 .map(|(n, profile, held)| ObservedPartition {
-                    id: id(*n),
+                    place: id(*n),
                     profile: profile.parse().unwrap(),
-                    sysfs_path: format!("/sys/bus/mdev/devices/{n}"),
+                    access: Access::default(),
                     holders: if *held {
                         vec!["vm1".to_owned()]
                     } else {
@@ -235,7 +221,7 @@ mod tests {
                 gpu(&[(1, "T4-4Q", true)], 3),
                 target(&[], &[1]),
                 Plan::Wait {
-                    partition: id(1),
+                    place: id(1),
                     holders: vec!["vm1".to_owned()],
                 },
             ),
@@ -284,8 +270,8 @@ mod tests {
             for _ in 0..20 {
                 let listed: Vec<_> = there.iter().map(|n| (*n, "T4-4Q", false)).collect();
                 match plan(&gpu(&listed, 9), &target) {
-                    Plan::Next(Step::Create(id, _)) => prop_assert!(there.insert(id.0.as_u128())),
-                    Plan::Next(Step::Destroy(id)) => prop_assert!(there.remove(&id.0.as_u128())),
+                    Plan::Next(Step::Create(id, _)) => prop_assert!(there.insert(id.uuid().unwrap().0.as_u128())),
+                    Plan::Next(Step::Destroy(id)) => prop_assert!(there.remove(&id.uuid().unwrap().0.as_u128())),
                     Plan::Converged => break,
                     other => prop_assert!(false, "{other:?}"),
                 }

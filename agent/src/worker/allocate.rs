@@ -1,15 +1,16 @@
 //! `allocate`: partitions, then limits, then the result; or nothing at all.
 
-use events::operation::{Allocate, Target as Place};
+use events::operation::{Allocate, Target as Asked};
 use events::outcome::{Failure, Outcome};
 use events::result::EventKind;
 use events::{AllocationId, Code, Command, GpuSelector};
 
 use super::{Shared, WorkError, handles};
-use crate::ledger::Change;
+use crate::ledger::{Change, Owner};
 use crate::limiter::Enforcement;
 use crate::operation::allocation::{Allocation, Phase};
-use crate::operation::plan::{Target, refuse_before_start};
+use crate::operation::place::Place;
+use crate::operation::plan::Target;
 use crate::operation::recover::Intent;
 use crate::partitioner::{ObservedGpu, ObservedPartition};
 
@@ -26,7 +27,7 @@ impl Shared {
         let observation = self.partitioner.observe()?;
         let id = AllocationId::of(&command.tenant, &spec.key);
         let known = self.ledger.allocation(id)?;
-        let Some(wanted) = self.wanted(command, spec, known.as_ref()) else {
+        let Some(mut wanted) = self.wanted(command, spec, known.as_ref()) else {
             let text = "the command names no GPU or no profile: placement was not decided";
             return refused(Failure::new(Code::Internal, text));
         };
@@ -34,12 +35,12 @@ impl Shared {
             let failure = Failure::new(Code::UnknownGpu, "this host has no such GPU");
             return self.end_unfinished(command, &wanted, failure);
         };
-        let (gpu, profile) = (&wanted.gpu, &wanted.profile);
+        let owner = Owner::Allocation(id);
         // A known allocation is desired already: its partitions are never rolled back, whatever its
         // earlier steps left behind.
         let made = match &known {
             Some(_) => Ok(Vec::new()),
-            None => self.made_by_us(id, observed, &observation.epoch)?,
+            None => self.made_by_us(&owner, observed, &observation.epoch)?,
         };
         let ours = match made {
             Ok(ours) => ours,
@@ -47,10 +48,9 @@ impl Shared {
                 return self.give_up(command, &wanted, Failure::new(Code::Internal, residue));
             }
         };
-        let judged = if known.is_none() {
-            self.refuse_before_start(&wanted, observed, &ours)?
-        } else {
-            None
+        let judged = match known {
+            Some(_) => None,
+            None => self.settle_on_places(&mut wanted, observed, &ours)?,
         };
         // What a stuck GPU shows is not yet what an earlier life of this operation made of it.
         let may_follow = observed.is_stuck() && self.has_begun(id)?;
@@ -61,12 +61,13 @@ impl Shared {
         }
         let target = Target {
             present: wanted
-                .partitions()
-                .map(|id| (id, profile.clone()))
+                .places()
+                .into_iter()
+                .map(|place| (place, wanted.profile.clone()))
                 .collect(),
             absent: Vec::new(),
         };
-        let observed = match self.converge(id, gpu, &target)? {
+        let observed = match self.converge(&owner, &wanted.gpu, &target)? {
             Ok(observed) => observed,
             Err(failure) if known.is_some() => {
                 return self.end(
@@ -100,48 +101,8 @@ impl Shared {
 
     /// Whether a step of this allocation is recorded as begun and not as done.
     fn has_begun(&self, id: AllocationId) -> Result<bool, WorkError> {
-        let steps = self.ledger.intents(id)?;
+        let steps = self.ledger.intents(&Owner::Allocation(id))?;
         Ok(steps.iter().any(|(_, open, _)| *open))
-    }
-
-    /// Everything that can be judged before the first effect.
-    fn refuse_before_start(
-        &self,
-        wanted: &Allocation,
-        observed: &ObservedGpu,
-        ours: &[events::PartitionId],
-    ) -> Result<Option<Failure>, WorkError> {
-        if let Some(reason) = self.ledger.quarantined(&observed.uuid)? {
-            return Ok(Some(Failure::new(
-                Code::GpuQuarantined,
-                format!("GPU {} is quarantined: {reason}", observed.pci),
-            )));
-        }
-        if let Some(taken) = observed
-            .partitions
-            .iter()
-            .find(|seen| wanted.partitions().any(|id| id == seen.id) && !ours.contains(&seen.id))
-        {
-            return Ok(Some(Failure::new(
-                Code::DriverError,
-                format!("{} exists and was not made by this agent", taken.sysfs_path),
-            )));
-        }
-        let missing = wanted.spec.count
-            - u32::try_from(ours.len())
-                .unwrap_or(0)
-                .min(wanted.spec.count);
-        if let Some((code, text)) =
-            refuse_before_start(observed, &wanted.profile, missing).filter(|_| missing > 0)
-        {
-            return Ok(Some(Failure::new(code, text)));
-        }
-        let limits = wanted
-            .limits()
-            .map(|limits| self.limiter.check(limits, observed.numa_node));
-        Ok(limits
-            .and_then(Result::err)
-            .map(|error| Failure::new(error.code, error.message)))
     }
 
     /// Limits of every partition's group, each read back.
@@ -168,6 +129,7 @@ impl Shared {
         wanted: &Allocation,
         mut failure: Failure,
     ) -> Result<(), WorkError> {
+        let owner = Owner::Allocation(wanted.id);
         for group in wanted.groups() {
             if let Err(error) = self.limiter.remove(&group) {
                 failure.residue.push(error.message);
@@ -176,7 +138,7 @@ impl Shared {
         let observation = self.partitioner.observe()?;
         let observed = observation.gpus.iter().find(|gpu| gpu.uuid == wanted.gpu);
         let ours = match observed
-            .map(|observed| self.made_by_us(wanted.id, observed, &observation.epoch))
+            .map(|observed| self.made_by_us(&owner, observed, &observation.epoch))
             .transpose()?
         {
             Some(Ok(ours)) => ours,
@@ -190,18 +152,14 @@ impl Shared {
             absent: ours.clone(),
             ..Target::default()
         };
-        let Err(undo) = self.converge(wanted.id, &wanted.gpu, &target)? else {
+        let Err(undo) = self.converge(&owner, &wanted.gpu, &target)? else {
             return self.end_unfinished(command, wanted, failure);
         };
         let left = self.partitioner.observe_gpu(&wanted.gpu)?;
-        for id in ours
-            .iter()
-            .filter(|id| left.partitions.iter().any(|seen| seen.id == **id))
-        {
-            failure.residue.push(format!(
-                "partition {id} on GPU {}: {}",
-                left.pci, undo.message
-            ));
+        for place in ours.iter().filter(|place| left.at(place).is_some()) {
+            failure
+                .residue
+                .push(format!("{place} on GPU {}: {}", left.pci, undo.message));
         }
         // A GPU whose kernel has not come back says so itself, and for as long as it is so.
         if undo.code != Code::GpuStuck {
@@ -241,7 +199,7 @@ impl Shared {
         wanted: &Allocation,
         failure: Failure,
     ) -> Result<(), WorkError> {
-        let steps = self.ledger.intents(wanted.id)?;
+        let steps = self.ledger.intents(&Owner::Allocation(wanted.id))?;
         let is_new = self.ledger.allocation(wanted.id)?.is_none();
         let is_left = !failure.residue.is_empty();
         let keep = is_new && self.may_be_left(wanted, &steps, is_left);
@@ -250,10 +208,7 @@ impl Shared {
             (false, false) => (EventKind::OperationFailed, Change::None),
             (false, true) => (
                 EventKind::OperationFailed,
-                Change::Put(Box::new(Allocation {
-                    phase: Phase::Releasing,
-                    ..wanted.clone()
-                })),
+                Change::Put(Box::new(left_by(wanted, steps))),
             ),
         };
         self.end(command, Err(failure), kind, change)
@@ -272,7 +227,7 @@ impl Shared {
         };
         let is_ours = |seen: &ObservedPartition| {
             steps.iter().any(|(_, _, step)| {
-                step.partition == seen.id
+                step.place == seen.place
                     && step.before.is_none()
                     && step.want.as_ref() == Some(&seen.profile)
             })
@@ -280,7 +235,7 @@ impl Shared {
         let there: Vec<_> = seen
             .partitions
             .iter()
-            .filter(|seen| wanted.partitions().any(|id| id == seen.id))
+            .filter(|seen| steps.iter().any(|(_, _, step)| step.place == seen.place))
             .collect();
         (is_left || seen.is_stuck() || !there.is_empty()) && there.into_iter().all(is_ours)
     }
@@ -292,7 +247,7 @@ impl Shared {
         spec: &Allocate,
         known: Option<&Allocation>,
     ) -> Option<Allocation> {
-        let Some(Place::Host(target)) = &spec.target else {
+        let Some(Asked::Host(target)) = &spec.target else {
             return None;
         };
         let gpu = match (known, &target.gpu) {
@@ -314,6 +269,22 @@ impl Shared {
                 (None, None) => None,
             },
             phase: Phase::Live,
+            places: known.and_then(|known| known.places.clone()),
+            since: known.map_or_else(|| Some(self.clock.now_s()), |known| known.since),
         })
     }
+}
+
+/// What is left of an allocation that came to nothing: where its steps were.
+fn left_by(wanted: &Allocation, steps: Vec<(i64, bool, Intent)>) -> Allocation {
+    let mut places: Vec<_> = steps.into_iter().map(|(_, _, step)| step.place).collect();
+    places.sort();
+    places.dedup();
+    let mut left = wanted.clone();
+    left.phase = Phase::Releasing;
+    let is_plain = |place: &Place| matches!(place, Place::Mdev { parent: None, .. });
+    if !places.iter().all(is_plain) {
+        left.places = Some(places);
+    }
+    left
 }

@@ -1,11 +1,14 @@
 //! Reaching a target step by step: intent, effect, observation, done.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use events::outcome::Failure;
-use events::{AllocationId, Code, GpuUuid, PartitionId};
+use events::{Code, GpuUuid};
 
 use super::{Shared, WorkError};
+use crate::ledger::Owner;
+use crate::operation::place::Place;
 use crate::operation::plan::{Plan, Step, Target, plan};
 use crate::operation::recover::{Intent, Recovery, recover};
 use crate::partitioner::{Class, ObservedGpu, PartitionError, Slot};
@@ -21,7 +24,7 @@ impl Shared {
     /// Brings one GPU to `target`. On failure what was done so far stays; the caller rolls back.
     pub(super) fn converge(
         &self,
-        allocation: AllocationId,
+        owner: &Owner,
         gpu: &GpuUuid,
         target: &Target,
     ) -> Result<Result<ObservedGpu, Failure>, WorkError> {
@@ -30,18 +33,18 @@ impl Shared {
             let step = match plan(&observed, target) {
                 Plan::Next(step) => step,
                 Plan::Converged => return Ok(Ok(observed)),
-                Plan::Wait { partition, holders } => {
+                Plan::Wait { place, holders } => {
                     let text = format!(
-                        "partition {partition} is held by {}; stop it, then ask again",
+                        "{place} is held by {}; stop it, then ask again",
                         holders.join(", ")
                     );
                     return Ok(Err(Failure::new(Code::InUse, text)));
                 }
                 Plan::Impossible(code, text) => return Ok(Err(Failure::new(code, text))),
             };
-            if let Err(error) = self.perform(allocation, gpu, &observed, &step)? {
+            if let Err(error) = self.perform(owner, gpu, &observed, &step)? {
                 let observed = self.partitioner.observe_gpu(gpu)?;
-                let reached = matches!(&step, Step::Destroy(id) if !observed.partitions.iter().any(|seen| seen.id == *id));
+                let reached = matches!(&step, Step::Destroy(place) if observed.at(place).is_none());
                 if !reached {
                     return Ok(Err(Failure::new(error.code, error.message)));
                 }
@@ -56,26 +59,22 @@ impl Shared {
     /// One step with its records. `Ok(Err(_))` is the effect's own error.
     fn perform(
         &self,
-        allocation: AllocationId,
+        owner: &Owner,
         gpu: &GpuUuid,
         observed: &ObservedGpu,
         step: &Step,
     ) -> Result<Result<(), PartitionError>, WorkError> {
-        let (partition, want) = match step {
-            Step::Create(id, profile) => (*id, Some(profile.clone())),
-            Step::Destroy(id) => (*id, None),
+        let (place, want) = match step {
+            Step::Create(place, profile) => (place.clone(), Some(profile.clone())),
+            Step::Destroy(place) => (place.clone(), None),
         };
-        let before = observed
-            .partitions
-            .iter()
-            .find(|seen| seen.id == partition)
-            .map(|seen| seen.profile.clone());
+        let before = observed.at(&place).map(|seen| seen.profile.clone());
         let epoch = self.partitioner.observe()?.epoch;
         let intent = self.ledger.intend(
-            allocation,
+            owner,
             gpu,
             &Intent {
-                partition,
+                place: place.clone(),
                 epoch,
                 before,
                 want,
@@ -83,7 +82,7 @@ impl Shared {
         )?;
         let slot = Slot {
             gpu: gpu.clone(),
-            id: partition,
+            place,
         };
         let mut pause = PAUSE;
         let mut attempt = 1;
@@ -94,7 +93,7 @@ impl Shared {
             };
             match done {
                 Err(error) if error.class == Class::Retry && attempt < ATTEMPTS => {
-                    tracing::warn!(gpu.uuid = gpu.as_str(), partition.id = %partition, error = error.message, "effect failed; trying again");
+                    tracing::warn!(gpu.uuid = gpu.as_str(), partition.place = %slot.place, error = error.message, "effect failed; trying again");
                     // On this GPU's own thread: nothing else waits for it.
                     std::thread::sleep(pause);
                     pause *= 2;
@@ -110,32 +109,30 @@ impl Shared {
         Ok(done)
     }
 
-    /// Partitions that this allocation's recorded steps created, judged by what is seen now, or what
-    /// cannot be judged. This is what makes a partition ours before its allocation is.
+    /// Places that the recorded steps of `owner` filled, judged by what is seen now, or what cannot be
+    /// judged. This is what makes a partition ours before its allocation is.
     pub(super) fn made_by_us(
         &self,
-        allocation: AllocationId,
+        owner: &Owner,
         observed: &ObservedGpu,
         epoch: &str,
-    ) -> Result<Result<Vec<PartitionId>, String>, WorkError> {
-        let mut ours = Vec::new();
-        for (n, open, intent) in self.ledger.intents(allocation)? {
+    ) -> Result<Result<Vec<Place>, String>, WorkError> {
+        let mut ours = BTreeSet::new();
+        for (n, open, intent) in self.ledger.intents(owner)? {
             if open {
                 match recover(&intent, observed, epoch) {
                     Recovery::Done => self.ledger.done(n)?,
-                    Recovery::Redo => {}
+                    Recovery::Redo => continue,
                     Recovery::Residue(text) => return Ok(Err(text)),
                 }
             }
-            if intent.before.is_none()
-                && observed
-                    .partitions
-                    .iter()
-                    .any(|seen| seen.id == intent.partition)
-            {
-                ours.push(intent.partition);
+            if intent.want.is_none() {
+                ours.remove(&intent.place);
+            } else if intent.before.is_none() && intent.still_stands(epoch) {
+                ours.insert(intent.place);
             }
         }
-        Ok(Ok(ours))
+        ours.retain(|place| observed.at(place).is_some());
+        Ok(Ok(ours.into_iter().collect()))
     }
 }

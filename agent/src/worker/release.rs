@@ -5,8 +5,9 @@ use events::result::{EventData, EventKind};
 use events::{AllocationId, Code, Command};
 
 use super::{Shared, WorkError};
-use crate::ledger::{Change, NewEvent};
+use crate::ledger::{Change, NewEvent, Owner};
 use crate::operation::allocation::{Allocation, Phase};
+use crate::operation::place::Place;
 use crate::operation::plan::Target;
 use crate::partitioner::ObservedGpu;
 
@@ -76,13 +77,13 @@ impl Shared {
     /// once that is possible, and another release may be first.
     fn remove(&self, allocation: &Allocation) -> Result<Result<(), Failure>, WorkError> {
         let observed = self.partitioner.observe_gpu(&allocation.gpu)?;
-        let held = observed.partitions.iter().find(|seen| {
-            allocation.partitions().any(|id| id == seen.id) && !seen.holders.is_empty()
-        });
+        let places = allocation.places();
+        let mut seen = places.iter().filter_map(|place| observed.at(place));
+        let held = seen.find(|seen| !seen.holders.is_empty());
         if let Some(held) = held {
             let text = format!(
                 "{} is held by {}; stop it, then release again",
-                held.sysfs_path,
+                held.place,
                 held.holders.join(", ")
             );
             return Ok(Err(Failure::new(Code::InUse, text)));
@@ -104,10 +105,10 @@ impl Shared {
             }
         }
         let target = Target {
-            absent: allocation.partitions().collect(),
+            absent: self.places_to_free(allocation)?,
             ..Target::default()
         };
-        match self.converge(allocation.id, &allocation.gpu, &target)? {
+        match self.converge(&Owner::Allocation(allocation.id), &allocation.gpu, &target)? {
             Ok(_) => Ok(Ok(())),
             Err(mut failure) => {
                 if allocation.phase != Phase::Releasing {
@@ -117,13 +118,11 @@ impl Shared {
                     })?;
                 }
                 let left = self.partitioner.observe_gpu(&allocation.gpu)?;
-                let ours = left
-                    .partitions
+                let ours = target
+                    .absent
                     .iter()
-                    .filter(|seen| allocation.partitions().any(|id| id == seen.id));
-                failure
-                    .residue
-                    .extend(ours.map(|seen| seen.sysfs_path.clone()));
+                    .filter(|place| left.at(place).is_some());
+                failure.residue.extend(ours.map(ToString::to_string));
                 Ok(Err(failure))
             }
         }
@@ -167,13 +166,13 @@ impl Shared {
 
     /// Whether a removal that could not be completed can go on: its GPU takes work, nobody holds it.
     pub(super) fn can_finish(allocation: &Allocation, observed: &ObservedGpu) -> bool {
-        let is_held = |id| {
-            let seen = observed.partitions.iter().find(|seen| seen.id == id);
+        let is_held = |place: &Place| {
+            let seen = observed.at(place);
             seen.is_some_and(|seen| !seen.holders.is_empty())
         };
         allocation.phase == Phase::Releasing
             && observed.unavailable.is_none()
-            && !allocation.partitions().any(is_held)
+            && !allocation.places().iter().any(is_held)
     }
 
     /// An allocation is gone, and no operation of now ends with it: the news goes where those of its

@@ -4,7 +4,7 @@
 use events::{AllocationId, Code, GpuUuid};
 
 use super::{Shared, WorkError};
-use crate::ledger::LedgerError;
+use crate::ledger::{LedgerError, Owner};
 use crate::operation::allocation::{Allocation, Phase};
 use crate::operation::plan::Target;
 use crate::partitioner::{Observation, ObservedGpu};
@@ -45,15 +45,17 @@ impl Shared {
         tracing::warn!(allocation.id = %allocation.id, gpu.uuid = allocation.gpu.as_str(), drift = found.join("; "), "the host has drifted from what it should be; repairing");
         let target = Target {
             present: allocation
-                .partitions()
-                .map(|id| (id, allocation.profile.clone()))
+                .places()
+                .into_iter()
+                .map(|place| (place, allocation.profile.clone()))
                 .collect(),
             absent: Vec::new(),
         };
-        let repaired = match self.converge(allocation.id, &allocation.gpu, &target)? {
-            Ok(observed) => self.limit(allocation, &observed).map(|_| ()),
-            Err(failure) => Err(failure),
-        };
+        let repaired =
+            match self.converge(&Owner::Allocation(allocation.id), &allocation.gpu, &target)? {
+                Ok(observed) => self.limit(allocation, &observed).map(|_| ()),
+                Err(failure) => Err(failure),
+            };
         if let Err(failure) = repaired {
             tracing::error!(allocation.id = %allocation.id, failure.code = %failure.code, reason = failure.message, "drift could not be repaired; it is tried again");
         }
@@ -61,13 +63,13 @@ impl Shared {
     }
 
     fn drift_of(&self, allocation: &Allocation, observed: &ObservedGpu) -> Vec<String> {
-        let seen = |id| observed.partitions.iter().find(|seen| seen.id == id);
         let mut found: Vec<String> = allocation
-            .partitions()
-            .filter_map(|id| match seen(id) {
-                None => Some(format!("partition {id} is missing")),
+            .places()
+            .iter()
+            .filter_map(|place| match observed.at(place) {
+                None => Some(format!("{place} is missing")),
                 Some(seen) if seen.profile != allocation.profile => {
-                    Some(format!("partition {id} has profile {}", seen.profile))
+                    Some(format!("{place} has profile {}", seen.profile))
                 }
                 Some(_) => None,
             })

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use agent::attributes::ChildAttributes;
 use agent::mdev::MdevPartitioner;
+use agent::operation::place::Place;
 use agent::partitioner::{Class, Partitioner, Slot};
 use events::inventory::Backend;
 use events::{Code, PartitionId};
@@ -44,7 +45,10 @@ fn host() -> Host {
     Host {
         partitioner,
         client,
-        slot: Slot { gpu, id: id(1) },
+        slot: Slot {
+            gpu,
+            place: Place::mdev(id(1)),
+        },
         simulator,
         _folder: folder,
     }
@@ -53,7 +57,7 @@ fn host() -> Host {
 impl Host {
     fn slot(&self, n: u128) -> Slot {
         Slot {
-            id: id(n),
+            place: Place::mdev(id(n)),
             ..self.slot.clone()
         }
     }
@@ -108,11 +112,11 @@ fn a_partition_is_made_read_back_and_removed() {
         .unwrap()
         .partitions;
     assert_eq!(
-        (seen.len(), seen[0].id, seen[0].profile.as_str()),
-        (1, id(1), "T4-4Q")
+        (seen.len(), &seen[0].place, seen[0].profile.as_str()),
+        (1, &Place::mdev(id(1)), "T4-4Q")
     );
     assert_eq!(
-        seen[0].sysfs_path,
+        seen[0].access.sysfs_path,
         format!("/sys/bus/mdev/devices/{}", id(1))
     );
     assert_eq!((host.available("T4-4Q"), host.available("T4-8Q")), (3, 0));

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use agent::attributes::{Attributes, ChildAttributes, WriteError};
 use agent::mdev::MdevPartitioner;
+use agent::operation::place::Place;
 use agent::partitioner::{Class, Partitioner, Slot};
 use events::{Code, PartitionId};
 use rustix::process::{Pid, Signal, kill_process};
@@ -121,7 +122,9 @@ fn a_write_past_its_deadline_is_given_up_and_its_process_reaped_when_it_ends() {
     let gpus = partitioner.observe().unwrap().gpus;
     let slot = |n: usize| Slot {
         gpu: gpus[n].uuid.clone(),
-        id: PartitionId(uuid::Uuid::from_u128(UUID.as_u128() + n as u128)),
+        place: Place::mdev(PartitionId(uuid::Uuid::from_u128(
+            UUID.as_u128() + n as u128,
+        ))),
     };
     let profile = "T4-4Q".parse().unwrap();
     kernel.hold("create", Effect::Before);
@@ -151,8 +154,8 @@ fn a_write_past_its_deadline_is_given_up_and_its_process_reaped_when_it_ends() {
     assert!(!proc(writer, "").exists(), "no zombie is left");
     let seen = partitioner.observe_gpu(&slot(0).gpu).unwrap();
     assert_eq!(
-        seen.partitions[0].id,
-        slot(0).id,
+        seen.partitions[0].place,
+        slot(0).place,
         "a late effect is seen like any other"
     );
 }
@@ -195,7 +198,7 @@ fn a_writer_that_dies_is_tried_again_unless_its_effect_is_there() {
         let gpu = partitioner.observe().unwrap().gpus.remove(0).uuid;
         let slot = Slot {
             gpu,
-            id: PartitionId(UUID),
+            place: Place::mdev(PartitionId(UUID)),
         };
         let profile = "T4-4Q".parse().unwrap();
         if suffix == "remove" {

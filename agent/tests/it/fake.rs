@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent::limiter::{Enforcement, GroupName, LimitError, Limiter};
+use agent::operation::place::Place;
 use agent::partitioner::{
-    Class, Observation, ObservedGpu, ObservedPartition, PartitionError, Partitioner, Slot,
+    Access, Class, Observation, ObservedGpu, ObservedPartition, PartitionError, Partitioner, Slot,
 };
 use async_trait::async_trait;
 use backplane::queue::Settled;
@@ -146,10 +147,13 @@ impl Partitioner for Hands {
                 .partitions
                 .iter()
                 .map(|(id, (profile, holders))| ObservedPartition {
-                    id: *id,
+                    place: Place::mdev(*id),
                     profile: profile.clone(),
-                    sysfs_path: format!("/sys/bus/mdev/devices/{id}"),
                     holders: holders.clone(),
+                    access: Access {
+                        sysfs_path: format!("/sys/bus/mdev/devices/{id}"),
+                        ..Access::default()
+                    },
                 });
         Ok(ObservedGpu {
             uuid: gpu.clone(),
@@ -164,6 +168,7 @@ impl Partitioner for Hands {
                 profile("T4-4Q", 4096, &state),
                 profile("T4-8Q", 8192, &state),
             ],
+            free_vfs: None,
             partitions: partitions.collect(),
         })
     }
@@ -175,7 +180,7 @@ impl Partitioner for Hands {
                 assert!(
                     state
                         .partitions
-                        .insert(slot.id, (profile.clone(), Vec::new()))
+                        .insert(slot.place.uuid().unwrap(), (profile.clone(), Vec::new()))
                         .is_none(),
                     "created twice"
                 );
@@ -183,7 +188,7 @@ impl Partitioner for Hands {
             let failed = |code| PartitionError {
                 code,
                 class: Class::Refuse,
-                message: format!("create {}: told to fail", slot.id),
+                message: format!("create {}: told to fail", slot.place),
             };
             error.map_or(Ok(()), |code| Err(failed(code)))
         })
@@ -191,7 +196,8 @@ impl Partitioner for Hands {
 
     fn destroy(&self, slot: &Slot) -> Result<(), PartitionError> {
         self.effect(|state| {
-            assert!(state.partitions.remove(&slot.id).is_some(), "removed twice");
+            let id = slot.place.uuid().unwrap();
+            assert!(state.partitions.remove(&id).is_some(), "removed twice");
             Ok(())
         })
     }

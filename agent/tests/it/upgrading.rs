@@ -6,22 +6,38 @@ use events::{OperationId, OperationState};
 use crate::fake::GPU;
 use crate::machine::Machine;
 
-/// Left by version 1, killed with an allocate at its second partition, a release behind it, a removal
-/// that had failed, an event that was not sent, a GPU in quarantine, a tombstone and a dead letter.
-const VERSION_1: &str = include_str!("../data/old/ledger-1.sql");
+/// A ledger of an earlier version, killed with an allocate at its second partition, a release behind
+/// it, a removal that had failed, an event that was not sent, a GPU in quarantine, a tombstone and a
+/// dead letter.
+struct Old {
+    sql: &'static str,
+    /// The last sequence that it used, of an event that was not sent.
+    last: u64,
+    /// Its open operations: the allocate called `open`, and the release of `live`.
+    open: [&'static str; 2],
+}
+
+const VERSION_1: Old = Old {
+    sql: include_str!("../data/old/ledger-1.sql"),
+    last: 15,
+    open: [
+        "01a23158-2357-75e2-9c71-dc5d2222d725",
+        "01a23158-294e-73c4-9c7c-55a0f27049d8",
+    ],
+};
+const VERSION_2: Old = Old {
+    sql: include_str!("../data/old/ledger-2.sql"),
+    last: 1_796_145_219_763,
+    open: [
+        "01a23299-158d-7599-9d40-bac6954cb3dc",
+        "01a23299-1b8f-70b1-b010-4d80b4216319",
+    ],
+};
 /// The GPUs that it names.
 const GPUS: [&str; 2] = [
     "GPU-a517fd27-99e6-5445-8861-e924d04d1899",
     "GPU-778b3bad-d358-5932-a8de-0f08602199ca",
 ];
-/// The last sequence that it used, of an event that was not sent.
-const LAST: u64 = 15;
-/// Its open operations: the allocate called `open`, and the release of `live`.
-const OPEN: [&str; 2] = [
-    "01a23158-2357-75e2-9c71-dc5d2222d725",
-    "01a23158-294e-73c4-9c7c-55a0f27049d8",
-];
-
 fn lay_out(folder: &std::path::Path, sql: &str) {
     let state = folder.join("agent");
     std::fs::create_dir(&state).unwrap();
@@ -33,13 +49,22 @@ fn lay_out(folder: &std::path::Path, sql: &str) {
 
 #[tokio::test]
 async fn a_ledger_of_version_1_is_worked_to_its_end() {
+    work_to_the_end(&VERSION_1).await;
+}
+
+#[tokio::test]
+async fn a_ledger_of_version_2_is_worked_to_its_end() {
+    work_to_the_end(&VERSION_2).await;
+}
+
+async fn work_to_the_end(old: &Old) {
     let folder = tempfile::tempdir().unwrap();
     let sql = GPUS
         .iter()
-        .fold(VERSION_1.to_owned(), |sql, gpu| sql.replace(gpu, GPU));
+        .fold(old.sql.to_owned(), |sql, gpu| sql.replace(gpu, GPU));
     lay_out(folder.path(), &sql);
     let machine = Machine::start_in(folder).await;
-    for id in OPEN {
+    for id in old.open {
         let id: OperationId = id.parse().unwrap();
         let end = machine
             .until("the open operations to end", || {
@@ -50,7 +75,7 @@ async fn a_ledger_of_version_1_is_worked_to_its_end() {
                 })
             })
             .await;
-        assert!(end.sequence > LAST, "above everything that version 1 said");
+        assert!(end.sequence > old.last, "above everything that it said");
     }
     machine
         .until("the removal to be finished", || {
@@ -66,8 +91,8 @@ async fn a_ledger_of_version_1_is_worked_to_its_end() {
     let unsent = machine
         .events()
         .into_iter()
-        .find(|event| event.sequence <= LAST);
-    assert!(unsent.is_some(), "what version 1 had not sent is sent");
+        .find(|event| event.sequence <= old.last);
+    assert!(unsent.is_some(), "what it had not sent is sent");
     assert_eq!(machine.dead_letters(), 1);
     assert_eq!(
         machine.quarantines(),

@@ -25,6 +25,7 @@ pub fn hide_others(inventory: &mut HostInventory, tenant: &TenantName) {
             .is_some_and(|owner| owner.tenant == *tenant);
         if !own {
             partition.owner = None;
+            (partition.since, partition.until) = (None, None);
             partition.id = PartitionId(uuid::Uuid::nil());
         }
     }
