@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::attributes::{Attributes, ChildAttributes};
 use crate::cgroup::CgroupLimiter;
 use crate::config::Config;
-use crate::mdev::MdevPartitioner;
+use crate::gpus::Gpus;
 use crate::probe::HostRoot;
 
 /// The running program, whatever has become of its file since it was started.
@@ -17,7 +17,7 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 #[derive(Clone)]
 pub struct Host {
     /// Its GPUs.
-    pub partitioner: Arc<MdevPartitioner>,
+    pub partitioner: Arc<Gpus>,
     /// Its control groups.
     pub limiter: Arc<CgroupLimiter>,
 }
@@ -39,7 +39,7 @@ impl Host {
             None => ChildAttributes::files(program, paths.root.clone(), deadline),
         };
         let attributes: Arc<dyn Attributes> = Arc::new(attributes.taking_over(&paths.proc));
-        let partitioner = MdevPartitioner::new(
+        let partitioner = Gpus::new(
             paths.root.clone(),
             paths.nvml.clone(),
             paths.proc.clone(),

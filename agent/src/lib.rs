@@ -37,7 +37,9 @@ pub mod attributes;
 
 pub mod nvml;
 
-pub mod mdev;
+pub mod gpus;
+
+mod mdev;
 
 pub mod cgroup;
 

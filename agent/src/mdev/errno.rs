@@ -4,16 +4,12 @@ use std::io;
 
 use events::Code;
 
-use super::{fail, sysfs::Kind};
-use crate::partitioner::{Class, ObservedGpu, PartitionError};
+use super::fail;
+use super::sysfs::{Kind, Tree};
+use crate::partitioner::{Class, PartitionError};
 
 /// What a failed write to `create` means, judged with what the GPU holds now.
-pub(super) fn create(
-    error: &io::Error,
-    path: &str,
-    kind: &Kind,
-    now: &ObservedGpu,
-) -> PartitionError {
+pub(super) fn create(error: &io::Error, path: &str, kind: &Kind, now: &Tree) -> PartitionError {
     let told =
         |code, class, text: &str| fail(code, class, format!("create at {path}: {text} ({error})"));
     match error.raw_os_error() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use agent::attributes::ChildAttributes;
-use agent::mdev::MdevPartitioner;
+use agent::gpus::Gpus;
 use agent::operation::place::Place;
 use agent::partitioner::{Class, Partitioner, Slot};
 use events::inventory::Backend;
@@ -13,7 +13,7 @@ use simulator::{Client, Fault, HostDescription, Simulator, Window};
 use crate::{DEADLINE, PROGRAM};
 
 struct Host {
-    partitioner: MdevPartitioner,
+    partitioner: Gpus,
     client: Client,
     slot: Slot,
     simulator: Simulator,
@@ -34,7 +34,7 @@ fn host() -> Host {
     )
     .unwrap();
     let attributes = ChildAttributes::socket(PROGRAM.into(), simulator.socket(), DEADLINE);
-    let partitioner = MdevPartitioner::new(
+    let partitioner = Gpus::new(
         simulator.root(),
         simulator.library(),
         "/proc".into(),

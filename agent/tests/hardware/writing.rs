@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use agent::attributes::{Attributes, ChildAttributes, WriteError};
-use agent::mdev::MdevPartitioner;
+use agent::gpus::Gpus;
 use agent::operation::place::Place;
 use agent::partitioner::{Class, Partitioner, Slot};
 use events::{Code, PartitionId};
@@ -57,8 +57,8 @@ impl Kernel {
         self.client.wait_for(DEADLINE, held).unwrap().waiting[0].pid
     }
 
-    fn partitioner(&self) -> Arc<MdevPartitioner> {
-        Arc::new(MdevPartitioner::new(
+    fn partitioner(&self) -> Arc<Gpus> {
+        Arc::new(Gpus::new(
             self.simulator.root(),
             self.simulator.library(),
             "/proc".into(),

@@ -84,7 +84,11 @@ fn worked(ledger: &Ledger, asked: &[(AllocationId, Vec<Command>)]) -> Result<Str
         ledger.quarantines()?,
     );
     for (id, commands) in asked {
-        seen += &format!("{:?} {:?}", ledger.intents(&Owner::Allocation(*id))?, ledger.allocation(*id)?);
+        seen += &format!(
+            "{:?} {:?}",
+            ledger.intents(&Owner::Allocation(*id))?,
+            ledger.allocation(*id)?
+        );
         for command in commands {
             let open = ledger.open_operation(command.op_id)?;
             seen += &format!("{:?} {open:?}", ledger.known(command, 1)?);
@@ -344,7 +348,9 @@ fn a_record_of_a_later_version_is_an_error_that_names_it() {
             .iter()
             .map(|one| ledger.open_operation(one.op_id).unwrap_err()),
     );
-    let held = asked.iter().filter_map(|(id, _)| ledger.intents(&Owner::Allocation(*id)).err());
+    let held = asked
+        .iter()
+        .filter_map(|(id, _)| ledger.intents(&Owner::Allocation(*id)).err());
     let before = errors.len();
     errors.extend(held);
     assert!(errors.len() > before, "no intent was read");
