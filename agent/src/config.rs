@@ -69,6 +69,9 @@ pub struct Allow {
     pub modes: Vec<String>,
     /// Tenants, or `*`.
     pub tenants: Vec<String>,
+    /// Whether `if_busy: force` is carried out: it takes partitions away from those who have them.
+    #[serde(default)]
+    pub force: bool,
 }
 
 fn slash() -> PathBuf {

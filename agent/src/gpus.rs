@@ -9,6 +9,7 @@ use events::{Code, GpuUuid, ProfileName};
 
 use crate::attributes::Attributes;
 use crate::mdev::Mdev;
+use crate::mig::Mig;
 use crate::nvml::{Device, Driver};
 use crate::operation::place::Place;
 use crate::partitioner::{Class, Observation, ObservedGpu, PartitionError, Partitioner, Slot};
@@ -45,6 +46,7 @@ pub struct Gpus {
     root: HostRoot,
     driver: Arc<Driver>,
     mdev: Mdev,
+    mig: Mig,
 }
 
 impl Gpus {
@@ -57,9 +59,11 @@ impl Gpus {
         attributes: Arc<dyn Attributes>,
     ) -> Self {
         let root = HostRoot::new(root);
+        let driver = Arc::new(Driver::new(library));
         Self {
             mdev: Mdev::new(root.clone(), proc, attributes),
-            driver: Arc::new(Driver::new(library)),
+            mig: Mig::new(Arc::clone(&driver), root.clone()),
+            driver,
             root,
         }
     }
@@ -76,14 +80,21 @@ impl Gpus {
             numa_node: self.root.numa_node(device.pci),
             profiles: Vec::new(),
             free_vfs: None,
+            mig: device.mig,
+            holders: device
+                .pids
+                .iter()
+                .map(|pid| format!("process {pid}"))
+                .collect(),
             partitions: Vec::new(),
         };
-        let (kind, backends): (_, Vec<&dyn Backend>) = match self.root.probe(device.pci) {
+        let (kind, backends): (_, Vec<&dyn Backend>) = match self.root.probe(device) {
             Offer::Nothing(reason) => {
                 observed.unavailable = observed.unavailable.or(Some(reason));
                 return observed;
             }
             Offer::Mdev => (Kind::Mdev, vec![&self.mdev]),
+            Offer::Mig => (Kind::Mig, vec![&self.mig]),
         };
         observed.backend = Some(kind);
         for backend in backends {
@@ -116,6 +127,7 @@ impl Gpus {
     fn backend(&self, slot: &Slot) -> Result<&dyn Backend, PartitionError> {
         match &slot.place {
             Place::Mdev { .. } => Ok(&self.mdev),
+            Place::Mig(_) => Ok(&self.mig),
             other => Err(PartitionError {
                 code: Code::NotSupported,
                 class: Class::Refuse,
@@ -159,5 +171,9 @@ impl Partitioner for Gpus {
     fn destroy(&self, slot: &Slot) -> Result<(), PartitionError> {
         let backend = self.backend(slot)?;
         backend.destroy(&self.find(&slot.gpu)?, &slot.place)
+    }
+
+    fn set_mig(&self, gpu: &GpuUuid, on: bool) -> Result<(), PartitionError> {
+        self.mig.set_mode(&self.find(gpu)?, on)
     }
 }

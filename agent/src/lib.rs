@@ -41,6 +41,8 @@ pub mod gpus;
 
 mod mdev;
 
+mod mig;
+
 pub mod cgroup;
 
 pub mod doctor;

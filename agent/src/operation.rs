@@ -17,6 +17,8 @@ pub mod sharing;
 
 pub mod choice;
 
+pub mod layout;
+
 pub mod plan;
 
 pub mod recover;

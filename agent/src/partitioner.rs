@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use events::inventory::{Backend, ProfileInventory};
 use events::{Code, GpuUuid, PciAddress, ProfileName};
 
+use crate::nvml::MigMode;
 use crate::operation::place::Place;
 
 /// Observes and changes the partitions of this host's GPUs. Blocking: called from GPU threads only.
@@ -33,6 +34,12 @@ pub trait Partitioner: Send + Sync {
     /// # Errors
     /// With the code and class that the errno table gives (gpu facts §1.5).
     fn destroy(&self, slot: &Slot) -> Result<(), PartitionError>;
+
+    /// Turns a GPU's MIG mode on or off. Nothing may be on the GPU, and nobody hold it.
+    ///
+    /// # Errors
+    /// With the code and class of the driver's answer; a change that has not taken effect is one.
+    fn set_mig(&self, gpu: &GpuUuid, on: bool) -> Result<(), PartitionError>;
 }
 
 /// What is created, named before the effect.
@@ -73,6 +80,10 @@ pub struct ObservedGpu {
     pub memory_mib: Option<u64>,
     /// What serves it, chosen by probing this GPU alone (field F01).
     pub backend: Option<Backend>,
+    /// Who holds the GPU as a whole (processes), as far as can be told.
+    pub holders: Vec<String>,
+    /// MIG mode, where the board has it.
+    pub mig: Option<MigMode>,
     /// Why nothing can be placed on it now.
     pub unavailable: Option<String>,
     /// NUMA node; `None` when sysfs says -1.
@@ -118,6 +129,8 @@ pub struct ObservedPartition {
     pub place: Place,
     /// Its profile.
     pub profile: ProfileName,
+    /// Whether it is all there: a GPU instance whose compute instance could not be made is not.
+    pub is_complete: bool,
     /// Who holds it (VM name, process), as far as can be told; empty means unused.
     pub holders: Vec<String>,
     /// How it is used.

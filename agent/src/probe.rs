@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use events::PciAddress;
 
+use crate::nvml::{Device, MigMode};
+
 /// A root under which `/sys`, `/proc` and `/dev` of the GPUs lie.
 #[derive(Debug, Clone)]
 pub struct HostRoot {
@@ -16,6 +18,8 @@ pub struct HostRoot {
 pub enum Offer {
     /// Mediated device types on the PCI function itself.
     Mdev,
+    /// GPU instances: MIG is on.
+    Mig,
     /// Nothing that this version drives, with the reason and what would help.
     Nothing(String),
 }
@@ -47,16 +51,19 @@ impl HostRoot {
         format!("/sys/bus/pci/devices/{pci}")
     }
 
-    /// What the GPU at `pci` offers.
+    /// What a GPU offers.
     #[must_use]
-    pub fn probe(&self, pci: PciAddress) -> Offer {
-        let device = self.at(&Self::device(pci));
+    pub fn probe(&self, gpu: &Device) -> Offer {
+        let device = self.at(&Self::device(gpu.pci));
         let types = device.join("mdev_supported_types");
         if types.is_dir() && has_entries(&types) {
             return Offer::Mdev;
         }
         if types.is_dir() {
             return Offer::Nothing("it lists no vGPU types: is nvidia-vgpud running?".to_owned());
+        }
+        if !gpu.hosts_vgpu {
+            return without_vgpu(gpu.mig);
         }
         let virtual_functions = |file: &str| {
             std::fs::read_to_string(device.join(file))
@@ -112,6 +119,25 @@ impl HostRoot {
     pub fn path(&self) -> &Path {
         &self.root
     }
+}
+
+/// What a GPU offers under a driver that makes no vGPUs.
+fn without_vgpu(mig: Option<MigMode>) -> Offer {
+    match mig {
+        Some(mode) if mode.current != mode.pending => Offer::Nothing(format!(
+            "MIG is {} until the GPU is reset, and {} then",
+            on_or_off(mode.current),
+            on_or_off(mode.pending)
+        )),
+        Some(MigMode { current: true, .. }) => Offer::Mig,
+        _ => Offer::Nothing(
+            "it offers no vGPU types: a data-centre driver, or a board without vGPU".to_owned(),
+        ),
+    }
+}
+
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 fn has_entries(folder: &Path) -> bool {

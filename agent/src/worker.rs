@@ -7,11 +7,15 @@ mod allocate;
 
 mod effects;
 
+mod ending;
+
 mod handles;
 
 mod leases;
 
 mod order;
+
+mod partition;
 
 mod places;
 
@@ -21,21 +25,22 @@ mod repair;
 
 mod report;
 
+mod resize;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use backplane::Clock;
-use events::inventory::HostInventory;
 use events::outcome::{Failure, HealthCheck, Inspected, Outcome};
-use events::result::{EventData, EventKind};
+use events::result::EventKind;
 use events::{AllocationId, Code, Command, GpuUuid, HostName, Operation, OperationId};
 
-use crate::ledger::{Change, Ledger, LedgerError, NewEvent};
+use crate::ledger::{Change, Ledger, LedgerError};
 use crate::limiter::Limiter;
 use crate::operation::admit::BEING_RELEASED;
 use crate::operation::allocation::Phase;
-use crate::partitioner::{Observation, PartitionError, Partitioner};
+use crate::partitioner::{PartitionError, Partitioner};
 
 pub use leases::Leases;
 
@@ -256,7 +261,7 @@ impl Shared {
                 self.ledger.tried(id, 1)?;
                 Err(WorkError::Observe(error))
             }
-            done => done.map(|()| Ended::Yes),
+            done => done,
         }
     }
 
@@ -268,23 +273,21 @@ impl Shared {
         self.ledger.tried(id, START)
     }
 
-    fn operate(&self, command: &Command) -> Result<(), WorkError> {
+    fn operate(&self, command: &Command) -> Result<Ended, WorkError> {
         match &command.operation {
+            Operation::Partition(asked) => return self.partition(command, asked),
+            Operation::Resize(asked) => return self.resize(command, asked),
             Operation::Allocate(spec) => self.allocate(command, spec),
             Operation::Renew(renew) => self.renew(command, renew.ttl_s),
             Operation::Release(_) => self.release(command),
             Operation::Inspect(_) => self.inspect(command),
             // `admit` refuses them; a ledger written by another version may still hold one.
-            _ => self.end(
-                command,
-                Err(Failure::new(
-                    Code::NotSupported,
-                    "this version does not execute it",
-                )),
-                EventKind::OperationRefused,
-                Change::None,
-            ),
-        }
+            Operation::Tune(_) | Operation::Reset(_) => {
+                let text = "this version does not execute it";
+                return self.refuse(command, Failure::new(Code::NotSupported, text));
+            }
+        }?;
+        Ok(Ended::Yes)
     }
 
     fn renew(&self, command: &Command, ttl_s: u64) -> Result<(), WorkError> {
@@ -345,81 +348,6 @@ impl Shared {
             Ok(outcome),
             EventKind::OperationSucceeded,
             Change::None,
-        )
-    }
-
-    /// Ends an operation: result, desired state and outbox in one transaction, with the inventory
-    /// taken after it.
-    fn end(
-        &self,
-        command: &Command,
-        result: Result<Outcome, Failure>,
-        kind: EventKind,
-        change: Change,
-    ) -> Result<(), WorkError> {
-        let observation = self.partitioner.observe();
-        let inventory = match observation {
-            Ok(observation) => Some(self.inventory_after(&observation, &change)?),
-            // The result stands without it; the sampler reports the inventory when it can be read.
-            Err(_) => None,
-        };
-        let (outcome, failure) = result.map_or_else(
-            |failure| (None, Some(failure)),
-            |outcome| (Some(outcome), None),
-        );
-        let data = EventData {
-            op_id: Some(command.op_id),
-            allocation: command.operation.allocation(&command.tenant),
-            revision: Some(command.revision),
-            outcome,
-            failure,
-            inventory,
-        };
-        let code = data.failure.as_ref().map(|failure| failure.code.as_str());
-        self.ledger.conclude(
-            Some(command.op_id),
-            change,
-            NewEvent {
-                kind,
-                subject: command.op_id.to_string(),
-                tenant: Some(command.tenant.clone()),
-                data,
-                now_ms: self.clock.now_ms(),
-            },
-        )?;
-        tracing::info!(operation.id = %command.op_id, operation.name = command.operation.name(), event.kind = ?kind, failure.code = code, "operation ended");
-        (self.on_event)();
-        Ok(())
-    }
-
-    /// The inventory as callers see it: what was observed, with whose it is.
-    pub(crate) fn inventory(
-        &self,
-        observation: &Observation,
-    ) -> Result<HostInventory, LedgerError> {
-        self.inventory_after(observation, &Change::None)
-    }
-
-    fn inventory_after(
-        &self,
-        observation: &Observation,
-        change: &Change,
-    ) -> Result<HostInventory, LedgerError> {
-        let mut allocations = self.ledger.allocations()?;
-        match change {
-            Change::Put(allocation) => {
-                allocations.retain(|other| other.id != allocation.id);
-                allocations.push((**allocation).clone());
-            }
-            Change::Remove(id) => allocations.retain(|other| other.id != *id),
-            Change::None | Change::Tombstone(_) | Change::Gpu(..) => {}
-        }
-        report::inventory(
-            &self.host,
-            &self.ledger,
-            observation,
-            &allocations,
-            self.clock.now_ms(),
         )
     }
 }

@@ -204,6 +204,10 @@ pub struct Resize {
     /// When the partition is in use.
     #[serde(default)]
     pub if_busy: IfBusy,
+    /// How long `drain` waits for whoever holds it, in seconds; an hour without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 604_800))]
+    pub deadline_s: Option<u32>,
 }
 
 /// `partition`: the whole layout of one GPU.
@@ -220,6 +224,10 @@ pub struct Partition {
     /// When instances are in use.
     #[serde(default)]
     pub if_busy: IfBusy,
+    /// How long `drain` waits for allocations in the way to be released, in seconds; an hour without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 604_800))]
+    pub deadline_s: Option<u32>,
     /// Answer the plan and change nothing.
     #[serde(default)]
     pub dry_run: bool,
@@ -449,6 +457,13 @@ fn check_partition(partition: &Partition, check: &mut impl FnMut(bool, &str, &st
         matches!(partition.mode, Mode::Mig | Mode::Vgpu | Mode::Whole),
         "/mode",
         "a layout is of mode mig or vgpu, or whole, which has none; mps and timeslice are allocated",
+    );
+    check(
+        partition
+            .deadline_s
+            .is_none_or(|seconds| (1..=604_800).contains(&seconds)),
+        "/deadline_s",
+        "must be from 1 to 604800",
     );
     check(
         partition.mode != Mode::Whole || partition.layout.is_empty(),

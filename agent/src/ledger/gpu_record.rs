@@ -13,6 +13,12 @@ pub struct GpuRecord {
     /// Partitions that `partition` made and keeps, whoever uses them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layout: Vec<Planned>,
+    /// The layout to go back to, while another is being made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Vec<Planned>>,
+    /// Whether MIG is to be on, once that was asked for: a reboot may have turned it off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<bool>,
 }
 
 /// One partition of a layout.

@@ -181,6 +181,7 @@ fn partitions(
             .ok_or_else(|| format!("{path} is of type {kind}, which the GPU does not list"))?;
         partitions.push(ObservedPartition {
             place: Place::mdev(id),
+            is_complete: true,
             profile: known.profile.clone(),
             holders: holders::of(
                 root,

@@ -1,6 +1,6 @@
 //! Whether a command enters the ledger: known, accepted, refused, expired, or a dead letter.
 
-use events::operation::{Allocate, Mode};
+use events::operation::{Allocate, IfBusy, Mode, Resize};
 use events::outcome::Failure;
 use events::{Code, Command, HostName, Operation};
 
@@ -93,16 +93,24 @@ fn permitted(command: &Command, allow: &Allow) -> Result<(), Failure> {
     {
         return refuse("this host's allow-list does not have the tenant".to_owned());
     }
-    if let Operation::Allocate(allocate) = &command.operation {
-        let mode = mode_name(allocate.mode);
-        if !allow.modes.iter().any(|allowed| allowed == mode) {
-            return refuse(format!("this host's allow-list has no mode '{mode}'"));
-        }
+    let (mode, if_busy) = match &command.operation {
+        Operation::Allocate(allocate) => (Some(allocate.mode), IfBusy::Refuse),
+        Operation::Partition(partition) => (Some(partition.mode), partition.if_busy),
+        Operation::Resize(resize) => (None, resize.if_busy),
+        _ => (None, IfBusy::Refuse),
+    };
+    if if_busy == IfBusy::Force && !allow.force {
+        return refuse("this host's allow-list has no 'force'".to_owned());
     }
-    Ok(())
+    match mode.map(mode_name) {
+        Some(mode) if !allow.modes.iter().any(|allowed| allowed == mode) => {
+            refuse(format!("this host's allow-list has no mode '{mode}'"))
+        }
+        _ => Ok(()),
+    }
 }
 
-/// `any` means a mode with isolation, which here is vGPU.
+/// `any` means a mode with isolation; what it became is decided by the profile that was placed.
 fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Vgpu | Mode::Any => "vgpu",
@@ -115,26 +123,22 @@ fn mode_name(mode: Mode) -> &'static str {
 
 fn supported(operation: &Operation) -> Result<(), Failure> {
     let refuse = |text: String| Err(Failure::new(Code::NotSupported, text));
-    match operation {
-        Operation::Allocate(Allocate {
-            mode: Mode::Vgpu | Mode::Any,
-            limits,
-            ..
-        }) => match limits {
-            Some(limits) if limits.io.is_some() => {
-                refuse("limits.io is not executed by this version".to_owned())
-            }
-            _ => Ok(()),
-        },
-        Operation::Allocate(Allocate { mode, .. }) => {
-            refuse(format!("mode {mode:?} is not executed by this version").to_lowercase())
+    let limits = match operation {
+        Operation::Allocate(Allocate { limits, .. }) | Operation::Resize(Resize { limits, .. }) => {
+            limits.as_ref()
         }
-        Operation::Renew(_) | Operation::Release(_) | Operation::Inspect(_) => Ok(()),
-        other => refuse(format!(
-            "operation '{}' is not executed by this version",
-            other.name()
-        )),
+        Operation::Tune(_) | Operation::Reset(_) => {
+            return refuse(format!(
+                "operation '{}' is not executed by this version",
+                operation.name()
+            ));
+        }
+        _ => None,
+    };
+    if limits.is_some_and(|limits| limits.io.is_some()) {
+        return refuse("limits.io is not executed by this version".to_owned());
     }
+    Ok(())
 }
 
 fn consistent(operation: &Operation, known: &Known) -> Result<(), Failure> {
@@ -155,7 +159,7 @@ fn consistent(operation: &Operation, known: &Known) -> Result<(), Failure> {
                 "the key is allocated with another spec; release it first, or resize it",
             )
         }
-        (Operation::Renew(_), None) => refuse(
+        (Operation::Renew(_) | Operation::Resize(_), None) => refuse(
             Code::UnknownAllocation,
             "there is no such allocation on this host",
         ),
@@ -196,6 +200,7 @@ mod tests {
             operations: own(operations),
             modes: own(&["vgpu", "mps"]),
             tenants: own(tenants),
+            force: false,
         }
     }
 
@@ -292,8 +297,8 @@ mod tests {
         );
         for (operation, expect) in [
             (
-                r#"{"op":"allocate","key":"k","profile":"T4-4Q","mode":"mps"}"#,
-                Code::NotSupported,
+                r#"{"op":"resize","key":"k","profile":"T4-8Q"}"#,
+                Code::NotPermitted,
             ),
             (
                 r#"{"op":"allocate","key":"k","profile":"T4-4Q","limits":{"io":{"read_bytes_per_s":1}}}"#,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use events::inventory::{Backend, Placements, ProfileInventory, Slices};
 use events::operation::Mode;
 use events::share::{MPS, MpsShare, TIMESLICE};
-use events::{Code, PartitionId, ProfileName};
+use events::{Code, PartitionId, PciAddress, ProfileName};
 
 use super::allocation::Allocation;
 use super::place::Place;
@@ -41,8 +41,19 @@ pub fn settle(
     around: &Around<'_>,
 ) -> Result<(Vec<Place>, u32), (Code, String)> {
     let all: Vec<_> = wanted.partitions().collect();
-    let offered = offer(observed, &wanted.profile).map(|offer| offer.mode);
-    if offered.is_some_and(is_shared) {
+    let Some(offered) = offer(observed, &wanted.profile).map(|offer| offer.mode) else {
+        return Err(unknown(observed, &wanted.profile));
+    };
+    let is_meant = match wanted.spec.mode {
+        // Never a mode without isolation.
+        Mode::Any => !is_shared(offered),
+        mode => mode == offered,
+    };
+    if !is_meant {
+        let text = format!("{} is no profile of the mode asked for", wanted.profile);
+        return Err((Code::UnknownProfile, text));
+    }
+    if is_shared(offered) {
         let places = choose(observed, &wanted.profile, &all, around.taken)?;
         let is_there = !places.is_empty() && places.iter().all(|place| around.ours.contains(place));
         return Ok((places, if is_there { 0 } else { wanted.spec.count }));
@@ -130,14 +141,11 @@ fn vgpu(
     let Some(free) = &observed.free_vfs else {
         return Ok(partitions.iter().copied().map(Place::mdev).collect());
     };
-    let is_taken = |vf| {
-        taken.iter().any(|place| match place {
-            Place::Vf(other) => other == vf,
-            Place::Mdev { parent, .. } => parent.as_ref() == Some(vf),
-            _ => false,
-        })
+    let is_taken = |vf: &PciAddress| {
+        let mut functions = taken.iter().filter_map(Place::function);
+        functions.any(|other| other == *vf)
     };
-    let free: Vec<_> = free.iter().filter(|vf| !is_taken(*vf)).collect();
+    let free: Vec<_> = free.iter().filter(|vf| !is_taken(vf)).collect();
     if free.len() < partitions.len() {
         let text = format!(
             "GPU {} has {} free virtual functions, {} are needed",

@@ -32,6 +32,8 @@ pub enum Place {
     Mps,
     /// The GPU's time slice.
     Timeslice,
+    /// The GPU's MIG mode: a setting, which holds no partition.
+    MigMode,
 }
 
 impl Place {
@@ -55,6 +57,16 @@ impl Place {
     pub fn uuid(&self) -> Option<PartitionId> {
         match self {
             Self::Mdev { uuid, .. } => Some(*uuid),
+            _ => None,
+        }
+    }
+
+    /// The virtual function that it is, or is on.
+    #[must_use]
+    pub fn function(&self) -> Option<PciAddress> {
+        match self {
+            Self::Vf(vf) => Some(*vf),
+            Self::Mdev { parent, .. } => *parent,
             _ => None,
         }
     }
@@ -83,6 +95,7 @@ impl fmt::Display for Place {
             }
             Self::Mps => f.write_str("MPS daemon"),
             Self::Timeslice => f.write_str("time slice"),
+            Self::MigMode => f.write_str("MIG mode"),
         }
     }
 }
@@ -101,6 +114,7 @@ mod tests {
             r#"{"mig":{"start":4,"size":4}}"#,
             r#""mps""#,
             r#""timeslice""#,
+            r#""mig_mode""#,
         ] {
             let place: Place = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&place).unwrap(), text);

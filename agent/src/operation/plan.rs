@@ -72,7 +72,10 @@ pub fn plan(observed: &ObservedGpu, target: &Target) -> Plan {
     for (place, profile) in &target.present {
         match observed.at(place) {
             None => return Plan::Next(Step::Create(place.clone(), profile.clone())),
-            Some(seen) if seen.profile == *profile => {}
+            Some(seen) if seen.profile == *profile && seen.is_complete => {}
+            Some(seen) if seen.profile == *profile => {
+                return Plan::Next(Step::Create(place.clone(), profile.clone()));
+            }
             Some(seen) => {
                 let text = format!(
                     "{place} exists with profile {} instead of {profile}",
@@ -161,11 +164,14 @@ mod tests {
             unavailable: None,
             numa_node: None,
             free_vfs: None,
+            mig: None,
+            holders: Vec::new(),
             profiles: vec![offer("T4-4Q", 4096), offer("T4-8Q", 8192)],
             partitions: partitions
                 .iter()
                 .map(|(n, profile, held)| ObservedPartition {
                     place: id(*n),
+                    is_complete: true,
                     profile: profile.parse().unwrap(),
                     access: Access::default(),
                     holders: if *held {

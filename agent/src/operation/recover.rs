@@ -76,6 +76,8 @@ impl From<Intent> for Stored {
 pub enum Recovery {
     /// The effect happened.
     Done,
+    /// It did in part: what is there is ours, and is to be completed or removed.
+    Half,
     /// It did not: do it again.
     Redo,
     /// The slot holds neither: stop, and tell.
@@ -93,7 +95,12 @@ pub fn recover(intent: &Intent, observed: &ObservedGpu, epoch: &str) -> Recovery
             intent.place
         ));
     }
-    if profile == intent.want.as_ref() {
+    let is_half = observed
+        .at(&intent.place)
+        .is_some_and(|seen| !seen.is_complete);
+    if is_half && profile == intent.want.as_ref() {
+        Recovery::Half
+    } else if profile == intent.want.as_ref() {
         Recovery::Done
     } else if profile == intent.before.as_ref() || (intent.epoch != epoch && profile.is_none()) {
         Recovery::Redo
@@ -126,9 +133,12 @@ mod tests {
             numa_node: None,
             profiles: Vec::new(),
             free_vfs: None,
+            mig: None,
+            holders: Vec::new(),
             partitions: profile
                 .map(|profile| ObservedPartition {
                     place: place.clone(),
+                    is_complete: true,
                     profile: name(profile),
                     holders: Vec::new(),
                     access: Access::default(),

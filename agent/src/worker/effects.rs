@@ -122,6 +122,7 @@ impl Shared {
             if open {
                 match recover(&intent, observed, epoch) {
                     Recovery::Done => self.ledger.done(n)?,
+                    Recovery::Half => {}
                     Recovery::Redo => continue,
                     Recovery::Residue(text) => return Ok(Err(text)),
                 }

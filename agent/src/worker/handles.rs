@@ -113,11 +113,7 @@ fn handle(
         id,
         ordinal: 0,
         sysfs_path: access.sysfs_path,
-        vf: match place {
-            Some(Place::Vf(vf)) => Some(*vf),
-            Some(Place::Mdev { parent, .. }) => *parent,
-            _ => None,
-        },
+        vf: place.and_then(Place::function),
         mig_uuid: access.mig_uuid,
         slices: place.and_then(Place::slices),
         device_nodes: access.device_nodes,

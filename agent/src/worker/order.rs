@@ -16,7 +16,7 @@ impl Shared {
     /// The ledger cannot be read.
     pub fn gpu_of(&self, command: &Command) -> Result<Option<GpuUuid>, LedgerError> {
         let Some(id) = command.operation.allocation(&command.tenant) else {
-            return Ok(None);
+            return Ok(whole(command).cloned());
         };
         if let Some(known) = self.ledger.allocation(id)? {
             return Ok(Some(known.gpu));
@@ -32,14 +32,33 @@ impl Shared {
             .cloned())
     }
 
-    /// Whether an older operation on the same allocation has not ended yet.
+    /// Whether an older operation has to end first: one on the same allocation, and one on the whole GPU
+    /// for whatever would change what is on it. Releases and renewals never wait for the latter: a GPU
+    /// that is draining waits for them.
     pub(super) fn has_to_wait(&self, command: &Command) -> Result<bool, LedgerError> {
-        let Some(id) = command.operation.allocation(&command.tenant) else {
-            return Ok(false);
-        };
         let open = self.ledger.open_operations()?;
         let mut older = open.iter().take_while(|other| other.op_id != command.op_id);
-        Ok(older.any(|other| is_about(other, id)))
+        let id = command.operation.allocation(&command.tenant);
+        let gpu = changes(command);
+        Ok(older.any(|other| {
+            let same_allocation = id.is_some_and(|id| is_about(other, id));
+            let is_whole = whole(command).is_some() || whole(other).is_some();
+            let same_gpu = gpu.is_some() && changes(other) == gpu;
+            same_allocation || (is_whole && same_gpu)
+        }))
+    }
+}
+
+/// The GPU whose partitions an operation may add to or lay out anew.
+fn changes(command: &Command) -> Option<&GpuUuid> {
+    whole(command).or_else(|| target(command))
+}
+
+/// The GPU that an operation is about as a whole.
+fn whole(command: &Command) -> Option<&GpuUuid> {
+    match command.operation.gpu() {
+        Some(GpuSelector::Uuid(uuid)) => Some(uuid),
+        _ => None,
     }
 }
 

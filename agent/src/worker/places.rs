@@ -28,6 +28,33 @@ impl Shared {
                 format!("GPU {} is quarantined: {reason}", observed.pci),
             )));
         }
+        if let Some(failure) = self.settle_around(wanted, observed, ours)? {
+            return Ok(Some(failure));
+        }
+        let limits = wanted
+            .limits()
+            .map(|limits| self.limiter.check(limits, observed.numa_node));
+        Ok(limits
+            .and_then(Result::err)
+            .map(|error| Failure::new(error.code, error.message)))
+    }
+
+    /// Where the partitions of an allocation will be that gives up those it has, on a GPU seen without
+    /// them.
+    pub(super) fn settle_beside(
+        &self,
+        wanted: &mut Allocation,
+        observed: &ObservedGpu,
+    ) -> Result<Option<Failure>, WorkError> {
+        self.settle_around(wanted, observed, &[])
+    }
+
+    fn settle_around(
+        &self,
+        wanted: &mut Allocation,
+        observed: &ObservedGpu,
+        ours: &[Place],
+    ) -> Result<Option<Failure>, WorkError> {
         let failed = |(code, text)| Some(Failure::new(code, text));
         let others = self.others(&observed.uuid, wanted)?;
         let around = Around {
@@ -54,12 +81,7 @@ impl Shared {
             return Ok(failed(fault));
         }
         wanted.place(places);
-        let limits = wanted
-            .limits()
-            .map(|limits| self.limiter.check(limits, observed.numa_node));
-        Ok(limits
-            .and_then(Result::err)
-            .map(|error| Failure::new(error.code, error.message)))
+        Ok(None)
     }
 
     /// The other allocations on a GPU.

@@ -148,6 +148,7 @@ impl Partitioner for Hands {
                 .iter()
                 .map(|(id, (profile, holders))| ObservedPartition {
                     place: Place::mdev(*id),
+                    is_complete: true,
                     profile: profile.clone(),
                     holders: holders.clone(),
                     access: Access {
@@ -169,6 +170,8 @@ impl Partitioner for Hands {
                 profile("T4-8Q", 8192, &state),
             ],
             free_vfs: None,
+            mig: None,
+            holders: Vec::new(),
             partitions: partitions.collect(),
         })
     }
@@ -199,6 +202,14 @@ impl Partitioner for Hands {
             let id = slot.place.uuid().unwrap();
             assert!(state.partitions.remove(&id).is_some(), "removed twice");
             Ok(())
+        })
+    }
+
+    fn set_mig(&self, gpu: &GpuUuid, _: bool) -> Result<(), PartitionError> {
+        Err(PartitionError {
+            code: Code::NotSupported,
+            class: Class::Refuse,
+            message: format!("GPU {gpu} has no MIG"),
         })
     }
 }

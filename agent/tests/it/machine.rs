@@ -88,6 +88,7 @@ impl Machine {
                     .to_vec(),
                 modes: own("vgpu"),
                 tenants: own("acme"),
+                force: false,
             },
         };
         let ends = Ends {
