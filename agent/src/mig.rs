@@ -127,6 +127,8 @@ impl Backend for Mig {
     fn read(&self, device: &Device, observed: &mut ObservedGpu) -> Result<(), String> {
         let look = |mig: &raw::Mig<'_>| {
             let profiles = profile::named(mig.profiles()?, device.memory_mib);
+            // Profiles and their places are known while MIG is off; nothing can be made or be there.
+            let is_on = device.mig.is_some_and(|mode| mode.current);
             let mut offers = Vec::new();
             for (name, profile) in &profiles {
                 let places = mig.placements(profile.id)?;
@@ -134,7 +136,7 @@ impl Backend for Mig {
                     profile: name.clone(),
                     memory_mib: profile.memory_mib,
                     max_instances: profile.instances,
-                    available: mig.remaining(profile.id)?,
+                    available: if is_on { mig.remaining(profile.id)? } else { 0 },
                     mode: Mode::Mig,
                     placements: Some(Placements {
                         starts: places.iter().map(|place| place.start).collect(),
@@ -143,7 +145,12 @@ impl Backend for Mig {
                 };
                 offers.push(offer);
             }
-            Ok((offers, Self::instances(mig, &profiles)?))
+            let instances = if is_on {
+                Self::instances(mig, &profiles)?
+            } else {
+                Vec::new()
+            };
+            Ok((offers, instances))
         };
         let (offers, instances) = self.on(device, look).map_err(|error| error.message)?;
         observed.profiles.extend(offers);

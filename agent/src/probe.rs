@@ -18,7 +18,7 @@ pub struct HostRoot {
 pub enum Offer {
     /// Mediated device types on the PCI function itself.
     Mdev,
-    /// GPU instances: MIG is on.
+    /// GPU instances, of a GPU whose MIG is on or can be turned on.
     Mig,
     /// Nothing that this version drives, with the reason and what would help.
     Nothing(String),
@@ -129,8 +129,8 @@ fn without_vgpu(mig: Option<MigMode>) -> Offer {
             on_or_off(mode.current),
             on_or_off(mode.pending)
         )),
-        Some(MigMode { current: true, .. }) => Offer::Mig,
-        _ => Offer::Nothing(
+        Some(_) => Offer::Mig,
+        None => Offer::Nothing(
             "it offers no vGPU types: a data-centre driver, or a board without vGPU".to_owned(),
         ),
     }

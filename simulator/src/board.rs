@@ -1,13 +1,18 @@
 //! A board model as the driver knows it: identity, memory, and the vGPU types that it publishes.
 //! Boards are data (`simulator/boards/*.toml`, each field with its source); no rule about how types combine lives here.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The boards that this build knows. A new board is a new file and a line here.
 const BUILTIN: &[&str] = &[
     include_str!("../boards/t4.toml"),
     include_str!("../boards/v100.toml"),
     include_str!("../boards/v100d.toml"),
+    include_str!("../boards/a30.toml"),
+    include_str!("../boards/a100-40.toml"),
+    include_str!("../boards/a100-80.toml"),
+    include_str!("../boards/h100-80.toml"),
+    include_str!("../boards/h200.toml"),
 ];
 
 /// One board model.
@@ -55,7 +60,65 @@ pub struct Board {
     /// Highest memory clock in MHz.
     pub max_memory_clock_mhz: u32,
     /// Every published vGPU type, in id order or not.
+    #[serde(default)]
     pub vgpu_types: Vec<VgpuType>,
+    /// How it is cut into GPU instances; absent where it cannot be.
+    #[serde(default)]
+    pub mig: Option<MigBoard>,
+}
+
+/// How a board is cut into GPU instances.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigBoard {
+    /// Memory slices that placements are counted in.
+    pub memory_slices: u32,
+    /// Whether the mode is kept in the InfoROM.
+    pub mode_survives_reboot: bool,
+    /// Every GPU instance profile.
+    pub profiles: Vec<MigProfile>,
+}
+
+/// One GPU instance profile of a board.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigProfile {
+    /// Index in nvml.h.
+    pub index: u32,
+    /// What calls other than the profile's own take.
+    pub id: u32,
+    /// Name without `MIG `.
+    pub name: String,
+    /// Compute slices.
+    pub slices: u32,
+    /// Instances on one board.
+    pub instances: u32,
+    /// Memory of one instance in MiB.
+    pub memory_mib: u64,
+    /// Streaming multiprocessors of one instance.
+    pub multiprocessors: u32,
+    /// Its other engines.
+    pub engines: Engines,
+    /// First memory slices that it may lie at, in the order in which the driver prefers them.
+    pub starts: Vec<u32>,
+    /// Memory slices that it takes.
+    pub size: u32,
+}
+
+/// Engines of a GPU instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Engines {
+    /// Copy engines.
+    pub copy: u32,
+    /// Video decoders.
+    pub decoder: u32,
+    /// Video encoders.
+    pub encoder: u32,
+    /// JPEG decoders.
+    pub jpeg: u32,
+    /// Optical flow accelerators.
+    pub ofa: u32,
 }
 
 /// One vGPU type of a board.

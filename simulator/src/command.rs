@@ -20,7 +20,7 @@ use crate::{
 /// Arguments of the program.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Arguments {
-    /// The host: a description (HOST.toml) or the name of a builtin one (t4, two-t4, t4-legacy, v100, mixed)
+    /// The host: a description (HOST.toml) or the name of a builtin one (t4, two-t4, t4-legacy, v100, mixed, a30, a100-40, a100-80, h100, h200)
     #[arg(long, value_name = "HOST")]
     pub host: String,
     /// The directory in which the host is rendered

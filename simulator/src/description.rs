@@ -15,6 +15,11 @@ const BUILTIN: &[(&str, &str)] = &[
     ("t4-legacy", include_str!("../hosts/t4-legacy.toml")),
     ("v100", include_str!("../hosts/v100.toml")),
     ("mixed", include_str!("../hosts/mixed.toml")),
+    ("a30", include_str!("../hosts/a30.toml")),
+    ("a100-40", include_str!("../hosts/a100-40.toml")),
+    ("a100-80", include_str!("../hosts/a100-80.toml")),
+    ("h100", include_str!("../hosts/h100.toml")),
+    ("h200", include_str!("../hosts/h200.toml")),
 ];
 
 /// Why a host description cannot be used.
@@ -171,6 +176,20 @@ pub struct Quirks {
     /// errno of a create that the driver refuses for capacity or size; EIO unless said otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_errno: Option<i32>,
+    /// When a change of MIG mode takes effect on a GPU that nobody holds.
+    #[serde(default)]
+    pub mig_activation: MigActivation,
+}
+
+/// When a change of MIG mode takes effect on a GPU that nobody holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MigActivation {
+    /// With the call.
+    #[default]
+    AtOnce,
+    /// At the next reset or reboot.
+    ResetRequired,
 }
 
 /// What removing an mdev does while a VM has it open.
@@ -350,8 +369,8 @@ mod tests {
             );
         }
         assert_eq!(
-            HostDescription::builtin("h100").unwrap_err().to_string(),
-            "no builtin host is called `h100`; there are `t4`, `two-t4`, `t4-legacy`, `v100`, `mixed`"
+            HostDescription::builtin("b200").unwrap_err().to_string(),
+            "no builtin host is called `b200`; there are `t4`, `two-t4`, `t4-legacy`, `v100`, `mixed`, `a30`, `a100-40`, `a100-80`, `h100`, `h200`"
         );
     }
 

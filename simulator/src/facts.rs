@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::pci::PciAddress;
+use crate::{board::MigProfile, pci::PciAddress};
 
 /// The driver and the number of GPUs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -51,6 +51,84 @@ pub struct DeviceFacts {
     pub processes: Vec<ProcessFacts>,
     /// `None` where the driver has no vGPU support.
     pub vgpu: Option<VgpuFacts>,
+    /// `None` where the board cannot be cut into GPU instances, and for a MIG device.
+    pub mig: Option<MigFacts>,
+    /// For a MIG device, what it is; then the rest is its GPU's, but for UUID, name, memory and processes.
+    pub mig_device: Option<MigDeviceFacts>,
+}
+
+/// MIG on one GPU.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[expect(
+    missing_docs,
+    reason = "fields are named as NVML names what they answer, with their unit"
+)]
+pub struct MigFacts {
+    pub current: bool,
+    pub pending: bool,
+    pub max_devices: u32,
+    pub profiles: Vec<MigProfile>,
+    /// How many more of each profile fit, in the order of `profiles`.
+    pub remaining: Vec<u32>,
+    pub instances: Vec<GpuInstanceFacts>,
+}
+
+/// A GPU instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[expect(
+    missing_docs,
+    reason = "fields are named as NVML names what they answer, with their unit"
+)]
+pub struct GpuInstanceFacts {
+    pub handle: u64,
+    /// Index of the GPU.
+    pub gpu: u32,
+    pub id: u32,
+    pub profile: MigProfile,
+    pub start: u32,
+    pub compute_profiles: Vec<ComputeProfileFacts>,
+    pub compute: Vec<ComputeInstanceFacts>,
+}
+
+/// A profile of compute instances in one GPU instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[expect(
+    missing_docs,
+    reason = "fields are named as NVML names what they answer, with their unit"
+)]
+pub struct ComputeProfileFacts {
+    pub id: u32,
+    pub slices: u32,
+    pub instances: u32,
+    pub multiprocessors: u32,
+    pub starts: Vec<u32>,
+    pub remaining: u32,
+}
+
+/// A compute instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[expect(
+    missing_docs,
+    reason = "fields are named as NVML names what they answer, with their unit"
+)]
+pub struct ComputeInstanceFacts {
+    pub handle: u64,
+    pub id: u32,
+    pub profile_id: u32,
+    pub start: u32,
+    pub slices: u32,
+    pub multiprocessors: u32,
+    /// Index among the GPU's MIG devices.
+    pub slot: u32,
+    pub uuid: String,
+}
+
+/// What a MIG device is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the two instances that make it")]
+pub struct MigDeviceFacts {
+    pub instance: GpuInstanceFacts,
+    pub compute: ComputeInstanceFacts,
 }
 
 /// What a vGPU host driver knows of one GPU.
@@ -71,6 +149,8 @@ pub struct ProcessFacts {
     pub pid: u32,
     /// Frame buffer in bytes.
     pub memory_bytes: u64,
+    /// Ids of the GPU instance and compute instance that it is on.
+    pub instance: Option<(u32, u32)>,
 }
 
 /// A vGPU type.

@@ -3,6 +3,7 @@
 //! reach it. No sockets here.
 
 mod driver;
+mod mig;
 mod oracle;
 mod write;
 
@@ -238,13 +239,14 @@ impl Host {
 
     fn open_process(&self, caller: Caller, gpu: &str, memory_mib: u64) -> Answer {
         let mut inner = self.lock();
-        let Some(index) = inner.machine.find_gpu(gpu) else {
+        let Some((index, compute)) = inner.machine.find_device(gpu) else {
             return no_such_gpu(gpu);
         };
         inner.machine.gpus[index].processes.push(GpuProcess {
             connection: caller.connection,
             pid: caller.pid,
             memory_mib,
+            compute,
         });
         self.notify(&mut inner);
         Answer::Ok(true)
@@ -267,6 +269,12 @@ impl Host {
             .iter()
             .try_for_each(|mdev| tree.remove_mdev(machine, mdev))
             .and_then(|()| show_foreign(tree, machine))
+            .and_then(|()| {
+                machine
+                    .gpus
+                    .iter()
+                    .try_for_each(|gpu| tree.update_capabilities(gpu))
+            })
             .and_then(|()| tree.update_boot_id(boot_id));
         self.notify(&mut inner);
         rendered.map_or_else(|error| broken(&error), |()| Answer::Ok(true))

@@ -24,6 +24,7 @@
 
 mod board;
 mod client;
+mod code;
 mod command;
 mod description;
 mod facts;
@@ -39,12 +40,12 @@ mod state;
 mod tree;
 
 pub use crate::{
-    board::{Board, VgpuType},
+    board::{Board, Engines, MigBoard, MigProfile, VgpuType},
     client::{Client, ClientError},
     command::{Arguments, CommandError, run_command},
     description::{
-        BoardSlot, DescriptionError, Flavour, ForeignMdev, HostDescription, KernelKind, Quirks,
-        RemoveInUse, SameSize, SecondRemover,
+        BoardSlot, DescriptionError, Flavour, ForeignMdev, HostDescription, KernelKind,
+        MigActivation, Quirks, RemoveInUse, SameSize, SecondRemover,
     },
     facts::VgpuFacts,
     fault::{Effect, Fault, Window},

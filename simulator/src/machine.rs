@@ -3,6 +3,7 @@
 
 mod gpu;
 mod mdev;
+mod mig;
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use uuid::Uuid;
 
 pub(crate) use self::gpu::{Condition, Gpu, GpuProcess};
 pub(crate) use self::mdev::{Mdev, Removal, Vm};
+pub(crate) use self::mig::{ComputeInstance, GpuInstance};
 use crate::{
     board::VgpuType,
     description::{
@@ -31,6 +33,7 @@ pub(crate) struct Machine {
     pub(crate) mdevs: BTreeMap<Uuid, Mdev>,
     next_iommu_group: u32,
     next_vgpu_instance: u32,
+    next_mig_handle: u64,
 }
 
 /// What a write to `remove` leads to.
@@ -61,6 +64,7 @@ impl Machine {
             mdevs: BTreeMap::new(),
             next_iommu_group: FIRST_MDEV_GROUP,
             next_vgpu_instance: 1,
+            next_mig_handle: 0,
         };
         machine.make_foreign()?;
         Ok(machine)
@@ -262,6 +266,7 @@ impl Machine {
         for gpu in &mut self.gpus {
             gpu.condition = Condition::Healthy;
             gpu.processes.clear();
+            gpu.mig.reboot(gpu.board.mig.as_ref());
         }
         self.make_foreign()
             .expect("it was made at the first boot, on the same empty GPUs");
@@ -273,6 +278,15 @@ impl Machine {
         self.gpus.iter().position(|gpu| {
             gpu.uuid == text || Some(gpu.pci) == pci || gpu.index.to_string() == text
         })
+    }
+
+    /// As [`Self::find_gpu`], or the MIG device with this UUID: its GPU and its compute instance.
+    pub(crate) fn find_device(&self, text: &str) -> Option<(usize, Option<u64>)> {
+        let mut devices = self.compute_instances();
+        match devices.find(|(_, _, compute)| compute.uuid == text) {
+            Some((gpu, _, compute)) => Some((gpu, Some(compute.handle))),
+            None => self.find_gpu(text).map(|gpu| (gpu, None)),
+        }
     }
 
     /// Frame buffer in use on a GPU in MiB: running VMs and processes. A created but unopened mdev takes none.

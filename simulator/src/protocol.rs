@@ -19,7 +19,10 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub use crate::facts::{DeviceFacts, HostFacts, ProcessFacts, VgpuInstanceFacts, VgpuTypeFacts};
+pub use crate::facts::{
+    ComputeInstanceFacts, ComputeProfileFacts, DeviceFacts, GpuInstanceFacts, HostFacts,
+    MigDeviceFacts, MigFacts, ProcessFacts, VgpuInstanceFacts, VgpuTypeFacts,
+};
 pub use crate::fault::{Effect, Fault, Window};
 pub use crate::state::State;
 
@@ -70,7 +73,7 @@ pub enum Request {
     },
     /// The client's process creates a compute context on a GPU.
     ProcessOpen {
-        /// UUID, PCI address or index.
+        /// UUID of a GPU or MIG device, PCI address or index of a GPU.
         gpu: String,
         /// Frame buffer that it uses.
         memory_mib: u64,
@@ -127,7 +130,13 @@ pub enum Query {
     Host,
     /// The GPU with this index.
     Device(u32),
-    /// The index of the GPU with this UUID.
+    /// The MIG device of this compute instance.
+    MigDevice(u64),
+    /// A GPU instance.
+    GpuInstance(u64),
+    /// Changes what a GPU is cut into.
+    Cut(Cut),
+    /// The index of the GPU, or the MIG device, with this UUID.
     DeviceByUuid(String),
     /// The index of the GPU with this serial number.
     DeviceBySerial(String),
@@ -139,6 +148,41 @@ pub enum Query {
     VgpuInstance(u32),
     /// Nothing: the call is only counted, delayed or failed by a fault.
     Nothing,
+}
+
+/// A change of MIG mode or instances. GPUs are named by index, instances by handle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cut {
+    /// Turns MIG on or off.
+    Mode {
+        /// The GPU.
+        gpu: u32,
+        /// On.
+        on: bool,
+    },
+    /// Makes a GPU instance.
+    CreateInstance {
+        /// The GPU.
+        gpu: u32,
+        /// Its profile's id.
+        profile: u32,
+        /// First memory slice and number; absent leaves it to the driver.
+        placement: Option<(u32, u32)>,
+    },
+    /// Removes a GPU instance.
+    DestroyInstance(u64),
+    /// Makes a compute instance.
+    CreateCompute {
+        /// The GPU instance.
+        instance: u64,
+        /// Its profile's id.
+        profile: u32,
+        /// First compute slice; absent leaves it to the driver.
+        start: Option<u32>,
+    },
+    /// Removes a compute instance.
+    DestroyCompute(u64),
 }
 
 /// NVML's answer to one call.
@@ -159,6 +203,14 @@ pub enum NvmlValue {
     Host(HostFacts),
     /// A GPU.
     Device(Box<DeviceFacts>),
+    /// A GPU instance.
+    GpuInstance(Box<GpuInstanceFacts>),
+    /// The handle of what was made.
+    Handle(u64),
+    /// The activation status of a change of MIG mode.
+    Activation(u32),
+    /// A MIG device, by its compute instance.
+    MigDevice(u64),
     /// A GPU's index.
     Index(u32),
     /// A vGPU type.

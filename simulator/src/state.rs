@@ -47,6 +47,35 @@ pub struct GpuState {
     pub lost: bool,
     /// Frame buffer in use, MiB.
     pub used_mib: u64,
+    /// MIG, where the board has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigState>,
+}
+
+/// MIG on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigState {
+    /// The mode.
+    pub current: bool,
+    /// The mode after a reset.
+    pub pending: bool,
+    /// GPU instances by id.
+    pub instances: Vec<GpuInstanceState>,
+}
+
+/// One GPU instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuInstanceState {
+    /// Its id.
+    pub id: u32,
+    /// Profile name without `MIG `.
+    pub profile: String,
+    /// First memory slice.
+    pub start: u32,
+    /// Memory slices.
+    pub size: u32,
+    /// UUIDs of its compute instances' MIG devices.
+    pub devices: Vec<String>,
 }
 
 /// One mediated device.

@@ -3,6 +3,7 @@
 //! says and decides nothing.
 
 mod attribute;
+mod capabilities;
 mod static_files;
 
 use std::{
@@ -71,9 +72,11 @@ impl Tree {
             staging: staging.to_owned(),
         };
         tree.render_host(machine, boot_id)?;
+        tree.render_capabilities(machine)?;
         for gpu in &machine.gpus {
             tree.render_gpu(machine, gpu)?;
             tree.update_available(machine, gpu)?;
+            tree.update_capabilities(gpu)?;
         }
         Ok(tree)
     }

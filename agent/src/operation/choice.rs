@@ -171,6 +171,13 @@ fn mig(
     count: usize,
     taken: &BTreeSet<Place>,
 ) -> Result<Vec<Place>, (Code, String)> {
+    if observed.mig.is_some_and(|mode| !mode.current) {
+        let text = format!(
+            "MIG is off on GPU {}: `partition` it with mode mig first",
+            observed.pci
+        );
+        return Err((Code::NoCapacity, text));
+    }
     let seen = observed.partitions.iter().map(|seen| &seen.place);
     let occupied: Vec<_> = seen.chain(taken).filter_map(Place::slices).collect();
     let wanted: Vec<_> = offer.placements.iter().cycle().take(count).collect();

@@ -256,6 +256,15 @@ fn finish(
     created: Vec<(Place, ProfileName)>,
 ) -> Result<LayoutPlan, Obstacle> {
     let part = |seen: &ObservedPartition| (seen.place.clone(), seen.profile.clone());
+    // What would be made anew where it is already stays as it is.
+    let stands = |(place, profile): &(Place, ProfileName)| {
+        let seen = observed.at(place);
+        seen.filter(|seen| seen.profile == *profile && seen.is_complete)
+    };
+    let again = created.iter().filter_map(stands);
+    let kept: Vec<_> = kept.iter().copied().chain(again).collect();
+    let created = created.into_iter().filter(|each| stands(each).is_none());
+    let created: Vec<_> = created.collect();
     let goes: Vec<_> = observed
         .partitions
         .iter()
@@ -386,6 +395,21 @@ mod tests {
         plan_layout(observed, asked, holdings, |_| {
             unreachable!("instances have no names")
         })
+    }
+
+    /// Found by the trials on simulated boards: an instance that was removed and made again at its own
+    /// place never came to rest.
+    #[test]
+    fn nothing_is_made_again_where_it_stands() {
+        let ones: Vec<_> = (0..7).map(|start| (start, 1, "1g.10gb")).collect();
+        let places: Vec<_> = (0..7).map(|start| at(start, 1)).collect();
+        let asked = ask(&[("2g.20gb", 3), ("1g.10gb", 1)], IfBusy::Refuse);
+        let plan = planned(&gpu(&ones), &asked, &own(&places)).unwrap();
+        assert!(
+            plan.created.iter().all(|each| !plan.removed.contains(each)),
+            "{plan:?}"
+        );
+        assert_eq!((plan.kept.len(), plan.created.len()), (1, 3));
     }
 
     #[test]

@@ -56,7 +56,10 @@ pub fn plan(observed: &ObservedGpu, target: &Target) -> Plan {
         );
     }
     for place in &target.absent {
+        let wanted = target.present.get(place);
         match observed.at(place) {
+            // Another one had to go from here, and has.
+            Some(seen) if wanted == Some(&seen.profile) => {}
             Some(seen) if seen.holders.is_empty() => {
                 return Plan::Next(Step::Destroy(place.clone()));
             }
@@ -191,6 +194,25 @@ mod tests {
                 .map(|(n, profile)| (id(*n), profile.parse().unwrap()))
                 .collect(),
             absent: absent.iter().map(|n| id(*n)).collect(),
+        }
+    }
+
+    /// 4g where 3g was (found by the trials on simulated boards): what stands in its place goes once.
+    #[test]
+    fn another_profile_at_the_same_place_goes_and_what_comes_stays() {
+        let target = target(&[(1, "T4-8Q")], &[1]);
+        for (observed, expect) in [
+            (
+                gpu(&[(1, "T4-4Q", false)], 3),
+                Plan::Next(Step::Destroy(id(1))),
+            ),
+            (
+                gpu(&[], 4),
+                Plan::Next(Step::Create(id(1), "T4-8Q".parse().unwrap())),
+            ),
+            (gpu(&[(1, "T4-8Q", false)], 1), Plan::Converged),
+        ] {
+            assert_eq!(plan(&observed, &target), expect);
         }
     }
 

@@ -38,10 +38,14 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// A running agent on a host with two T4, whose kernel has `write_deadline_s` for a write.
     pub(crate) fn start(write_deadline_s: u64) -> Self {
+        Self::start_on("two-t4", write_deadline_s)
+    }
+
+    /// A running agent on the builtin host `name`.
+    pub(crate) fn start_on(name: &str, write_deadline_s: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let host = folder.path().join("host");
-        let simulator =
-            Simulator::start(HostDescription::builtin("two-t4").unwrap(), &host).unwrap();
+        let simulator = Simulator::start(HostDescription::builtin(name).unwrap(), &host).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let file = folder.path().join("backplane.db");
@@ -93,8 +97,8 @@ functions = ["{function}"]
 [server]
 listen = "{listen}"
 [allow]
-operations = ["allocate", "renew", "release", "inspect"]
-modes = ["vgpu"]
+operations = ["allocate", "renew", "release", "inspect", "partition", "resize"]
+modes = ["vgpu", "mig"]
 tenants = ["*"]
 "#,
             root = self.simulator.root().display(),

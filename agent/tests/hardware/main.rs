@@ -9,6 +9,7 @@ mod daemon;
 mod frozen;
 mod groups;
 mod mdev;
+mod mig;
 mod stuck;
 mod writing;
 

@@ -65,12 +65,12 @@ exports! { via device(device: nvmlDevice_t);
         current.set(ENABLED)?;
         pending.set(ENABLED)
     };
-    // No board of this build has MIG.
-    fn nvmlDeviceGetMigMode(_current: Out<c_uint>, _pending: Out<c_uint>) |_gpu| Err(NOT_SUPPORTED);
-    fn nvmlDeviceGetMaxMigDeviceCount(count: Out<c_uint>) |_gpu| count.set(0);
-    fn nvmlDeviceIsMigDeviceHandle(is_mig: Out<c_uint>) |_gpu| is_mig.set(0);
 
     fn nvmlDeviceGetUtilizationRates(rates: Out<nvmlUtilization_t>) |gpu| {
+        // Nothing tells the load of a GPU that is cut, nor of a part.
+        if gpu.mig_device.is_some() || gpu.mig.is_some_and(|mig| mig.current) {
+            return Err(NOT_SUPPORTED);
+        }
         rates.set(nvmlUtilization_t { gpu: gpu.utilization_percent, memory: 0 })
     };
     fn nvmlDeviceGetEncoderUtilization(percent: Out<c_uint>, sampling_us: Out<c_uint>) |_gpu| {

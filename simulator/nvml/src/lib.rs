@@ -14,6 +14,7 @@ mod call;
 mod connection;
 pub mod device;
 pub mod memory;
+pub mod mig;
 mod pointer;
 pub mod processes;
 pub mod system;

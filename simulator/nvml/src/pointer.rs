@@ -43,6 +43,19 @@ impl<T: Copy> Out<T> {
         Ok(unsafe { self.0.read_unaligned() })
     }
 
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The older array protocol: the caller vouches for the room, and `count` only tells how many there are.
+    pub(crate) fn set_all(self, count: Out<c_uint>, items: &[T]) -> Outcome {
+        count.set(items.len() as c_uint)?;
+        for (i, item) in items.iter().enumerate() {
+            Out(self.0.wrapping_add(i)).set(*item)?;
+        }
+        Ok(())
+    }
+
     /// The array protocol: `count` is the room that there is, and becomes the number that there are. Too little room is
     /// INSUFFICIENT_SIZE, and nothing is written; with room 0 the pointer is not looked at, because callers pass a
     /// dangling one.

@@ -46,8 +46,8 @@ fn v2(processes: &[ProcessFacts]) -> Vec<nvmlProcessInfo_v2_t> {
     let info = |each: &ProcessFacts| nvmlProcessInfo_v2_t {
         pid: each.pid,
         usedGpuMemory: each.memory_bytes,
-        gpuInstanceId: NO_INSTANCE,
-        computeInstanceId: NO_INSTANCE,
+        gpuInstanceId: each.instance.map_or(NO_INSTANCE, |(id, _)| id),
+        computeInstanceId: each.instance.map_or(NO_INSTANCE, |(_, id)| id),
     };
     processes.iter().map(info).collect()
 }

@@ -8,18 +8,13 @@ use uuid::Uuid;
 use super::{Caller, Host, Inner};
 use crate::{
     board::VgpuType,
+    code::{GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, UNINITIALIZED},
     facts::{DeviceFacts, HostFacts, ProcessFacts, VgpuFacts, VgpuInstanceFacts, VgpuTypeFacts},
     machine::{Condition, Gpu, Mdev},
     protocol::{NvmlAnswer, NvmlCall, NvmlValue, Query},
 };
 
-const UNINITIALIZED: u32 = 1;
-const INVALID_ARGUMENT: u32 = 2;
-const NOT_SUPPORTED: u32 = 3;
-const NOT_FOUND: u32 = 6;
-const GPU_IS_LOST: u32 = 15;
-
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 
 /// Clocks of an idle Turing board in MHz (nvidia-smi of an idle T4: 300 and 405).
 const IDLE_CLOCKS_MHZ: (u32, u32) = (300, 405);
@@ -37,7 +32,7 @@ impl Host {
             Some(0) | None => inner.nvml(caller, &call.query),
             Some(code) => Err(code),
         };
-        if matches!(call.query, Query::Init | Query::Shutdown) {
+        if matches!(call.query, Query::Init | Query::Shutdown | Query::Cut(_)) {
             self.notify(&mut inner);
         }
         match result {
@@ -74,6 +69,16 @@ impl Inner {
                     return Err(GPU_IS_LOST);
                 }
                 NvmlValue::Device(Box::new(self.device_facts(gpu)))
+            }
+            Query::MigDevice(handle) => {
+                NvmlValue::Device(Box::new(self.mig_device_facts(*handle)?))
+            }
+            Query::GpuInstance(handle) => {
+                NvmlValue::GpuInstance(Box::new(self.gpu_instance_facts(*handle)?))
+            }
+            Query::Cut(cut) => return self.cut(caller, cut),
+            Query::DeviceByUuid(uuid) if uuid.starts_with("MIG-") => {
+                NvmlValue::MigDevice(self.mig_device_by_uuid(uuid)?)
             }
             Query::DeviceByUuid(uuid) => NvmlValue::Index(self.index_of(|gpu| gpu.uuid == *uuid)?),
             Query::DeviceBySerial(serial) => {
@@ -118,7 +123,7 @@ impl Inner {
         }
     }
 
-    fn device_facts(&self, gpu: &Gpu) -> DeviceFacts {
+    pub(super) fn device_facts(&self, gpu: &Gpu) -> DeviceFacts {
         let board = &gpu.board;
         let id = |device: u16, vendor: u16| u32::from(device) << 16 | u32::from(vendor);
         let (sm_clock_mhz, memory_clock_mhz) = IDLE_CLOCKS_MHZ;
@@ -153,9 +158,12 @@ impl Inner {
                 .map(|each| ProcessFacts {
                     pid: each.pid,
                     memory_bytes: each.memory_mib * MIB,
+                    instance: self.instance_ids(each),
                 })
                 .collect(),
             vgpu: self.machine.has_vgpu().then(|| self.vgpu_facts(gpu)),
+            mig: self.mig_facts(gpu),
+            mig_device: None,
         }
     }
 

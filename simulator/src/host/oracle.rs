@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use super::{Host, Inner, LONGEST_STATE_WAIT};
 use crate::{
     machine::{Condition, Removal},
-    state::{GpuState, HolderKind, HolderState, MdevState, State, WaitingWrite},
+    state::{
+        GpuInstanceState, GpuState, HolderKind, HolderState, MdevState, MigState, State,
+        WaitingWrite,
+    },
 };
 
 impl Host {
@@ -53,6 +56,7 @@ impl Inner {
             board: gpu.board.name.clone(),
             lost: gpu.condition == Condition::Lost,
             used_mib: self.machine.used_mib(gpu.index),
+            mig: gpu.board.mig.as_ref().map(|_| mig(gpu)),
         };
         self.machine.gpus.iter().map(state).collect()
     }
@@ -91,5 +95,24 @@ impl Inner {
             })
         });
         sessions.chain(processes).collect()
+    }
+}
+
+fn mig(gpu: &crate::machine::Gpu) -> MigState {
+    let instances = gpu.mig.instances.iter().map(|each| GpuInstanceState {
+        id: each.id,
+        profile: each.profile.name.clone(),
+        start: each.start,
+        size: each.profile.size,
+        devices: each
+            .compute
+            .iter()
+            .map(|compute| compute.uuid.clone())
+            .collect(),
+    });
+    MigState {
+        current: gpu.mig.current,
+        pending: gpu.mig.pending,
+        instances: instances.collect(),
     }
 }

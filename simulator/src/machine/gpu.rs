@@ -2,6 +2,7 @@
 
 use uuid::Uuid;
 
+use super::mig::Mig;
 use crate::{board::Board, description::BoardSlot, pci::PciAddress};
 
 /// Namespace of GPU UUIDs: the same description always has the same GPUs.
@@ -19,6 +20,7 @@ pub(crate) struct Gpu {
     pub(crate) board: Board,
     pub(crate) condition: Condition,
     pub(crate) processes: Vec<GpuProcess>,
+    pub(crate) mig: Mig,
 }
 
 /// Whether the GPU answers.
@@ -35,6 +37,8 @@ pub(crate) struct GpuProcess {
     pub(crate) connection: u64,
     pub(crate) pid: u32,
     pub(crate) memory_mib: u64,
+    /// The compute instance that it is on.
+    pub(crate) compute: Option<u64>,
 }
 
 impl Gpu {
@@ -51,6 +55,7 @@ impl Gpu {
             board,
             condition: Condition::Healthy,
             processes: Vec::new(),
+            mig: Mig::default(),
         }
     }
 }
