@@ -27,7 +27,7 @@ pub enum Operation {
     Release(Release),
     /// An allocation gets another profile or other limits. Not executed yet: `not_supported`.
     Resize(Resize),
-    /// The whole layout of one GPU. Not executed yet: `not_supported`.
+    /// The whole layout of one GPU.
     Partition(Partition),
     /// A GPU's settings. Not executed yet: `not_supported`.
     Tune(Tune),

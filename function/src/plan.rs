@@ -10,8 +10,8 @@ mod settled;
 use backplane::store::{AllocationRecord, AllocationState, HostView, NewOperation, Route};
 use events::command::DEFAULT_EXPIRY_S;
 use events::inventory::Reservation;
-use events::operation::Problem as FieldProblem;
-use events::{AllocationId, HostName, Operation, OperationId, PoolName};
+use events::operation::{HostTarget, Partition, Problem as FieldProblem};
+use events::{AllocationId, GpuSelector, GpuUuid, HostName, Operation, OperationId, PoolName};
 
 use crate::App;
 use crate::config::Caller;
@@ -99,8 +99,31 @@ impl<'a> Planner<'a> {
                 let route = host_route(view, view.record.host.to_string(), None);
                 Ok(self.new_operation(one, one.operation.clone(), route))
             }
+            Operation::Partition(partition) => self.partition(one, partition),
             _ => self.on_existing(one).await,
         }
+    }
+
+    /// `partition`: to the GPU's own worker, which keeps order with everything else on it.
+    fn partition(&self, one: &Asked, partition: &Partition) -> Result<NewOperation, Problem> {
+        let view = self.host(one, &partition.target.host)?;
+        self.permit(&one.operation, Some(view))?;
+        if view.cordoned {
+            let detail = "is being removed and takes nothing new";
+            return Err(invalid(one, "/target/host", detail));
+        }
+        let selector = partition.target.gpu.as_ref();
+        let gpu = selector.and_then(|selector| gpu_of(view, selector));
+        let gpu = gpu.ok_or_else(|| invalid(one, "/target/gpu", "is no GPU of the host"))?;
+        let target = HostTarget {
+            gpu: Some(GpuSelector::Uuid(gpu.clone())),
+            ..partition.target.clone()
+        };
+        let operation = Operation::Partition(Partition {
+            target,
+            ..partition.clone()
+        });
+        Ok(self.new_operation(one, operation, host_route(view, gpu.to_string(), None)))
     }
 
     /// `renew` and `release`: they follow their allocation to its host and GPU.
@@ -187,6 +210,17 @@ impl<'a> Planner<'a> {
             expires_at_s: self.app.clock.now_s() + DEFAULT_EXPIRY_S,
         }
     }
+}
+
+/// The GPU that a selector means on a host, as the host last told.
+fn gpu_of<'a>(view: &'a HostView, selector: &GpuSelector) -> Option<&'a GpuUuid> {
+    let mut gpus = view.inventory.iter().flat_map(|inventory| &inventory.gpus);
+    let found = gpus.find(|gpu| match selector {
+        GpuSelector::Uuid(uuid) => gpu.uuid == *uuid,
+        GpuSelector::Pci(pci) => gpu.pci == *pci,
+        GpuSelector::Index(index) => gpu.index == *index,
+    });
+    found.map(|gpu| &gpu.uuid)
 }
 
 fn host_route(view: &HostView, group: String, reservation: Option<Reservation>) -> Route {

@@ -31,6 +31,8 @@ pub struct Placement {
     pub gpu: GpuUuid,
     /// The profile of each partition.
     pub profile: ProfileName,
+    /// How the GPU is shared.
+    pub mode: Mode,
 }
 
 /// Places `request` on the first fitting GPU of `candidates`, which the caller has narrowed to the
@@ -73,6 +75,7 @@ pub fn place(request: &Allocate, candidates: &[Candidate<'_>]) -> Result<Placeme
                         host: host.clone(),
                         gpu: gpu.uuid.clone(),
                         profile: profile.profile.clone(),
+                        mode: profile.mode,
                     });
                 }
                 Err(why) => refuse(Some(gpu), why),
@@ -113,7 +116,10 @@ fn fit<'a>(
         return Err(Refusal::Unavailable(why.clone()));
     }
     if !makes(gpu.backend, request.mode) {
-        return Err(Refusal::NoBackend);
+        return Err(Refusal::NoBackend {
+            makes: gpu.backend,
+            asked: request.mode,
+        });
     }
     let profile = profile(request, gpu)?;
     if request.count > profile.max_instances {
@@ -131,14 +137,18 @@ fn fit<'a>(
             free,
             max: profile.max_instances,
         }),
+        Room::MigOff => Err(Refusal::MigOff),
         Room::OtherSize(holds) => Err(Refusal::OtherSize { holds }),
     }
 }
 
-/// Whether a back-end makes partitions of `mode`. `any` means vGPU or MIG, of which only vGPU is
-/// placed so far.
+/// Whether a back-end makes partitions of `mode`. `any` means vGPU or MIG, never a mode without isolation.
 fn makes(backend: Option<Backend>, mode: Mode) -> bool {
-    matches!(mode, Mode::Vgpu | Mode::Any) && matches!(backend, Some(Backend::Mdev | Backend::Vfio))
+    match backend {
+        Some(Backend::Mdev | Backend::Vfio) => matches!(mode, Mode::Vgpu | Mode::Any),
+        Some(Backend::Mig) => matches!(mode, Mode::Mig | Mode::Any),
+        _ => false,
+    }
 }
 
 fn profile<'a>(request: &Allocate, gpu: &'a GpuInventory) -> Result<&'a ProfileInventory, Refusal> {

@@ -1,4 +1,4 @@
-//! What still fits on one GPU. All vGPUs of a GPU have the same frame buffer size (vGPU user guide,
+//! What still fits on one GPU: MIG instances by its map of slices; all vGPUs of a GPU have the same frame buffer size (vGPU user guide,
 //! "homogeneous" mode), and how many of a type fit is the board's published number.
 
 use std::collections::BTreeMap;
@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 use events::inventory::{GpuInventory, ProfileInventory, Reservation};
 use events::{AllocationId, ProfileName};
 
+use crate::slices;
+
 /// Room on one GPU for one profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Room {
     /// This many more, possibly none.
     For(u32),
+    /// MIG is off: it is not cut into instances at all.
+    MigOff,
     /// Held by partitions of another size.
     OtherSize(ProfileName),
 }
@@ -21,6 +25,18 @@ pub enum Room {
 /// yet, so that a partition is never counted both as promised and as existing.
 #[must_use]
 pub fn room(gpu: &GpuInventory, reserved: &[Reservation], profile: &ProfileInventory) -> Room {
+    if let Some(placements) = &profile.placements {
+        let nothing = gpu.partitions.is_empty();
+        if nothing && gpu.profiles.iter().all(|offered| offered.available == 0) {
+            return Room::MigOff;
+        }
+        let promised: Vec<_> = promises(gpu, reserved)
+            .into_iter()
+            .map(|((_, name), reservation)| (name, missing(gpu, reservation)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        return Room::For(slices::room(gpu, &promised, profile, placements));
+    }
     let mut existing = 0_u32;
     for partition in &gpu.partitions {
         if !is_same_size(gpu, &partition.profile, profile) {

@@ -6,7 +6,8 @@
 
 pub mod geometry;
 
-pub mod unplaceable;
+pub mod slices;
+mod unplaceable;
 
 mod first_fit;
 

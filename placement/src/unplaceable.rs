@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use events::inventory::Backend;
+use events::operation::Mode;
 use events::{GpuUuid, HostName, ProfileName};
 
 /// What follows from it.
@@ -47,7 +49,14 @@ pub enum Refusal {
     /// Nothing can be placed on it now; the host says why.
     Unavailable(String),
     /// No back-end that makes the kind of partition asked for.
-    NoBackend,
+    NoBackend {
+        /// What it has.
+        makes: Option<Backend>,
+        /// What was asked for.
+        asked: Mode,
+    },
+    /// Its MIG is off.
+    MigOff,
     /// It does not offer the profile.
     UnknownProfile(ProfileName),
     /// No profile holds that much memory.
@@ -85,10 +94,12 @@ impl Refusal {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::Unavailable(_) | Self::OtherSize { .. } | Self::Full { .. } => Class::NoCapacity,
+            Self::Unavailable(_) | Self::OtherSize { .. } | Self::Full { .. } | Self::MigOff => {
+                Class::NoCapacity
+            }
             Self::UnknownGpu
             | Self::NoGpu
-            | Self::NoBackend
+            | Self::NoBackend { .. }
             | Self::UnknownProfile(_)
             | Self::NoProfileHolds { .. }
             | Self::TooMany { .. } => Class::Impossible,
@@ -102,7 +113,17 @@ impl fmt::Display for Refusal {
             Self::UnknownGpu => f.write_str("the host has no such GPU"),
             Self::NoGpu => f.write_str("the host has no GPU"),
             Self::Unavailable(why) => write!(f, "unavailable: {why}"),
-            Self::NoBackend => f.write_str("makes no vGPUs"),
+            Self::NoBackend { makes, asked } => f.write_str(match (makes, asked) {
+                (Some(Backend::Mig), Mode::Vgpu) => {
+                    "makes no vGPUs: it serves containers with MIG instances"
+                }
+                (Some(Backend::Mdev | Backend::Vfio), Mode::Mig) => {
+                    "makes no MIG instances: it serves virtual machines with vGPUs"
+                }
+                (_, Mode::Mig) => "makes no MIG instances",
+                _ => "makes no vGPUs",
+            }),
+            Self::MigOff => f.write_str("its MIG is off: `partition` it with mode mig first"),
             Self::UnknownProfile(profile) => write!(f, "does not offer {profile}"),
             Self::NoProfileHolds { memory_mib } => write!(f, "no profile holds {memory_mib} MiB"),
             Self::TooMany {

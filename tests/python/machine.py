@@ -217,6 +217,15 @@ roles = ["operator"]
 default_target = {{ host = "gpu-1" }}
 
 [[source]]
+name = "admin"
+tenant = "acme"
+preset = "standard-webhooks"
+secrets = ["file:secrets/webhook.whsec"]
+roles = ["admin"]
+default_target = {{ host = "gpu-1" }}
+callbacks = ["receiver"]
+
+[[source]]
 name = "readonly"
 tenant = "acme"
 preset = "standard-webhooks"
@@ -275,8 +284,8 @@ functions = ["{function_key}"]
 listen = "127.0.0.1:{self.agent_port}"
 
 [allow]
-operations = ["allocate", "renew", "release", "inspect"]
-modes = ["vgpu"]
+operations = ["allocate", "renew", "release", "inspect", "partition"]
+modes = ["vgpu", "mig"]
 tenants = ["acme"]
 """
         )

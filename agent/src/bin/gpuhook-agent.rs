@@ -280,11 +280,6 @@ fn get(config: &Config, path: &str) -> Result<Value> {
 }
 
 fn print(status: &Value) {
-    let text = |value: &Value| {
-        value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned)
-    };
     println!(
         "host {}  limits: {}  last poll {} s ago",
         text(&status["host"]),
@@ -311,36 +306,59 @@ fn print(status: &Value) {
             println!("  unavailable: {reason}");
         }
         for partition in gpu["partitions"].as_array().into_iter().flatten() {
-            let owner = &partition["owner"];
-            let key = allocations
-                .iter()
-                .find(|allocation| allocation["id"] == owner["allocation"]);
-            let whose = key.map_or_else(
-                || "foreign: counted, never touched".to_owned(),
-                |allocation| {
-                    let lease = allocation["expires_at"]
-                        .as_i64()
-                        .and_then(|at| jiff::Timestamp::from_second(at).ok());
-                    let until = lease
-                        .map_or_else(|| "until released".to_owned(), |at| format!("until {at}"));
-                    format!(
-                        "{} of {}, {until}, {}",
-                        text(&allocation["spec"]["key"]),
-                        text(&owner["tenant"]),
-                        text(&allocation["phase"])
-                    )
-                },
-            );
-            let used = if partition["in_use"] == true {
-                ", in use"
-            } else {
-                ""
-            };
-            println!(
-                "  {}  {}  {whose}{used}",
-                text(&partition["id"]),
-                text(&partition["profile"])
-            );
+            print_partition(partition, &allocations);
         }
     }
+}
+
+/// What is where, whose, since when and until when.
+fn print_partition(partition: &Value, allocations: &[Value]) {
+    let owner = &partition["owner"];
+    let key = allocations
+        .iter()
+        .find(|allocation| allocation["id"] == owner["allocation"]);
+    let nobodys = if partition["spare"] == true {
+        "spare: of the layout, for whoever comes"
+    } else {
+        "foreign: counted, never touched"
+    };
+    let whose = key.map_or_else(
+        || nobodys.to_owned(),
+        |allocation| {
+            let lease = allocation["expires_at"]
+                .as_i64()
+                .and_then(|at| jiff::Timestamp::from_second(at).ok());
+            let until =
+                lease.map_or_else(|| "until released".to_owned(), |at| format!("until {at}"));
+            let since = partition["since"].as_i64();
+            let since = since
+                .and_then(|at| jiff::Timestamp::from_second(at).ok())
+                .map_or_else(String::new, |at| format!(" since {at}"));
+            format!(
+                "{} of {}{since}, {until}, {}",
+                text(&allocation["spec"]["key"]),
+                text(&owner["tenant"]),
+                text(&allocation["phase"])
+            )
+        },
+    );
+    let used = if partition["in_use"] == true {
+        ", in use"
+    } else {
+        ""
+    };
+    let slices = &partition["slices"];
+    let place = slices["start"].as_u64().zip(slices["size"].as_u64());
+    // As `nvidia-smi mig -lgi` has it: first slice and how many.
+    let place = place.map_or_else(
+        || text(&partition["id"]),
+        |(start, size)| format!("slices {start}:{size}"),
+    );
+    println!("  {place}  {}  {whose}{used}", text(&partition["profile"]));
+}
+
+fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }

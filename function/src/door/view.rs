@@ -138,16 +138,25 @@ fn gpu_view(gpu: &GpuInventory, view: &HostView, tenant: &TenantName) -> Value {
 
 /// Others' and foreign partitions hold capacity, which callers must see, and nothing else of them.
 fn partition_view(partition: &PartitionInventory, tenant: &TenantName) -> Value {
-    match partition
-        .owner
-        .as_ref()
-        .filter(|owner| owner.tenant == *tenant)
-    {
+    let owner = partition.owner.as_ref();
+    let mut view = match owner.filter(|owner| owner.tenant == *tenant) {
         Some(owner) => json!({
             "id": partition.id, "profile": partition.profile, "allocation": owner.allocation, "in_use": partition.in_use,
         }),
+        None if partition.spare => json!({"profile": partition.profile, "spare": true}),
         None => json!({"profile": partition.profile, "occupied": true}),
+    };
+    if let Some(slices) = partition.slices {
+        view["slices"] = json!(slices);
     }
+    if view["allocation"].is_string() {
+        for (name, at_s) in [("since", partition.since), ("until", partition.until)] {
+            if let Some(at_s) = at_s {
+                view[name] = json!(time(at_s.saturating_mul(1000)));
+            }
+        }
+    }
+    view
 }
 
 /// RFC 3339.

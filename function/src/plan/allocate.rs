@@ -73,6 +73,7 @@ impl Planner<'_> {
             host: held.host.clone(),
             gpu: held.gpu.clone(),
             profile,
+            mode: spec.mode,
         };
         let route = host_route(view, held.gpu.to_string(), None);
         Ok(self.new_operation(one, placed(allocate, &placement), route))
@@ -164,7 +165,7 @@ fn placed(allocate: &Allocate, placement: &Placement) -> Operation {
         target: Some(Target::Host(target)),
         profile: Some(placement.profile.clone()),
         memory_mib: None,
-        mode: Mode::Vgpu,
+        mode: placement.mode,
         ..allocate.clone()
     })
 }

@@ -9,14 +9,12 @@ use events::{AllocationId, Code, Failure, Operation, OperationState, Outcome};
 /// asked: there is nothing to permit.
 pub(super) fn not_executed(operation: &Operation) -> Option<Ending> {
     match operation {
-        Operation::Resize(_)
-        | Operation::Partition(_)
-        | Operation::Tune(_)
-        | Operation::Reset(_) => Some(refused(
+        Operation::Resize(_) | Operation::Tune(_) | Operation::Reset(_) => Some(refused(
             Code::NotSupported,
             format!("{} is not executed by this version", operation.name()),
         )),
         Operation::Allocate(_)
+        | Operation::Partition(_)
         | Operation::Renew(_)
         | Operation::Release(_)
         | Operation::Inspect(_) => None,
@@ -26,10 +24,10 @@ pub(super) fn not_executed(operation: &Operation) -> Option<Ending> {
 /// The same for modes of sharing.
 pub(super) fn mode_not_executed(allocate: &Allocate) -> Option<Ending> {
     match allocate.mode {
-        Mode::Vgpu | Mode::Any => None,
-        Mode::Mig | Mode::Mps | Mode::Timeslice | Mode::Whole => Some(refused(
+        Mode::Vgpu | Mode::Mig | Mode::Any => None,
+        Mode::Mps | Mode::Timeslice | Mode::Whole => Some(refused(
             Code::NotSupported,
-            "only vGPU partitions are made by this version".to_owned(),
+            "only vGPUs and MIG instances are made by this version".to_owned(),
         )),
     }
 }

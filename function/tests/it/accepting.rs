@@ -156,7 +156,6 @@ async fn operations_that_are_not_executed_are_refused_by_name() {
     let target = r#""target":{"host":"gpu-1","gpu":0}"#;
     for (number, body) in [
         r#"{"op":"resize","key":"k","profile":"T4-8Q"}"#.to_owned(),
-        format!(r#"{{"op":"partition",{target},"mode":"vgpu","layout":[]}}"#),
         format!(r#"{{"op":"tune",{target},"defaults":true}}"#),
         format!(r#"{{"op":"reset",{target}}}"#),
         r#"{"op":"allocate","key":"k","memory_mib":1024,"mode":"mps"}"#.to_owned(),
@@ -176,7 +175,40 @@ async fn operations_that_are_not_executed_are_refused_by_name() {
             "{body}"
         );
     }
-    assert_eq!(machine.spy.effects(), (5, 0), "no command was sent");
+    assert_eq!(machine.spy.effects(), (4, 0), "no command was sent");
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn a_layout_goes_to_its_gpu_in_the_order_of_everything_on_it() {
+    let machine = Machine::start().await;
+    let send = async |id: &str, body: &str| {
+        let signed = machine.signed("pooled", id, body.as_bytes());
+        signed.send(machine.address).await
+    };
+    let unknown =
+        r#"{"op":"partition","target":{"host":"gpu-1","gpu":9},"mode":"mig","layout":[]}"#;
+    let refused = send("msg_0", unknown).await;
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert!(refused.text.contains("/target/gpu"), "{}", refused.text);
+    let body = r#"{"op":"partition","target":{"host":"gpu-1","gpu":0},"mode":"mig","layout":[{"profile":"1g.10gb","count":7}]}"#;
+    let denied = machine.post("msg_9", body).await;
+    assert_eq!(
+        denied.code(),
+        "not-permitted",
+        "operators use GPUs, administrators cut them"
+    );
+    for (number, revision) in [(1, 1), (2, 2)] {
+        let answer = send(&format!("msg_{number}"), body).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+        let command = machine.command().await.unwrap();
+        let Operation::Partition(partition) = &command.operation else {
+            panic!("{command:?}");
+        };
+        let gpu = board::inventory(&machine.host()).gpus[0].uuid.clone();
+        assert_eq!(partition.target.gpu, Some(GpuSelector::Uuid(gpu)));
+        assert_eq!(command.revision, revision);
+    }
     machine.stop().await;
 }
 

@@ -9,4 +9,5 @@ mod board;
 
 mod model;
 
+mod mig;
 mod table;

@@ -127,7 +127,7 @@ fn what_never_fits_is_told_apart_from_what_does_not_fit_now() {
             &empty,
             r#""profile":"T4-4Q","mode":"mig""#,
             Class::Impossible,
-            "makes no vGPUs",
+            "makes no MIG instances: it serves virtual machines",
         ),
         (
             &bare,

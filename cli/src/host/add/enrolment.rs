@@ -204,8 +204,9 @@ listen = "127.0.0.1:9478"
 
 # This host's own allow-list: a signed command cannot exceed it.
 [allow]
+# "partition" (a whole GPU's layout) and "resize" are left out: add them where they are wanted.
 operations = ["allocate", "renew", "release", "inspect"]
-modes = ["vgpu"]
+modes = ["vgpu", "mig"]
 tenants = ["*"]
 "#,
         host = args.host,
